@@ -1,0 +1,32 @@
+# make demo    set up .venv and compare algorithms on a task made on the spot
+# make test    set up .venv and run what CI runs: lint, types, tests, doctests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types clean
+
+demo: $(STAMP)
+	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fednova+gel fedyogi+gel \
+		--lr 0.005 --rounds 200 --seeds 3 --target 0.85 --overwrite --out runs/demo
+
+test: lint types $(STAMP)
+	$(BIN)/pytest -q -n 2 -m "not study"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt torch numpy
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .hypothesis

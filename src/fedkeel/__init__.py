@@ -1,0 +1,61 @@
+"""Federated learning on an even keel: when devices run out of budget, when their data pull apart, when nobody tuned.
+
+>>> import fedkeel as fk
+>>> task = fk.tasks.synthetic()
+>>> algo = fk.Algorithm(client=fk.SGD(0.01, momentum=0.9), rules=[fk.Proximal(0.01), fk.Guess()], server=fk.Yogi(0.01))
+>>> world = fk.World(cohort=20, budget=fk.UniformSteps(4, 13), expected_steps=18)
+>>> run = fk.train(task, algo, world, rounds=3, seed=0)
+>>> len(run.history)
+4
+"""
+
+from . import tasks
+from .algorithm import Algorithm, At, Memory, Rule
+from .data import FederatedData
+from .engine.local import Local
+from .errors import ClientError, FedkeelError, InputError, MissingExtra
+from .optim import SGD, Adagrad, Adam, Yogi
+from .recipes import algorithm
+from .rules import Guess, Proximal
+from .task import Task, cross_entropy
+from .training import Run, load, resume, train
+from .version import __version__
+from .weights import Nova, Samples, Uniform
+from .wire import Upload
+from .world import Epochs, FixedSteps, UniformSteps, World
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "Algorithm",
+    "At",
+    "ClientError",
+    "Epochs",
+    "FederatedData",
+    "FedkeelError",
+    "FixedSteps",
+    "Guess",
+    "InputError",
+    "Local",
+    "Memory",
+    "MissingExtra",
+    "Nova",
+    "Proximal",
+    "Rule",
+    "Run",
+    "Samples",
+    "Task",
+    "Uniform",
+    "UniformSteps",
+    "Upload",
+    "World",
+    "Yogi",
+    "__version__",
+    "algorithm",
+    "cross_entropy",
+    "load",
+    "resume",
+    "tasks",
+    "train",
+]  # fmt: skip

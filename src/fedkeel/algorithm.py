@@ -1,0 +1,351 @@
+"""An algorithm is optimizers + rules + weights.
+
+`Rule` holds both halves of a method in one class; `At` is what its formulas may read; `Algorithm` puts the
+parts together and refuses combinations that make no sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from .errors import InputError, check
+from .optim import SGD, Optimizer
+from .weights import WEIGHTS, Samples, Weights
+from .wire import Reports, Slots, Upload
+
+if TYPE_CHECKING:
+    from .task import Task
+    from .world import Ints, World
+
+Memory = dict[str, Tensor]  # what a rule keeps on a client between rounds: `[clients, width]` by name
+
+
+class Rows(dict[str, Tensor]):
+    """Per-client tensors `[clients, ...]` of which the first n rows are in view.
+
+    Clients that have spent their budget leave the view; what was written while in view is kept in `full`.
+
+    >>> rows = Rows({"a": torch.zeros(3, 1)})
+    >>> rows.head(2)
+    >>> rows["a"] = torch.ones(2, 1)
+    >>> rows.head(3)
+    >>> rows["a"].flatten().tolist()
+    [1.0, 1.0, 0.0]
+    """
+
+    def __init__(self, full: Mapping[str, Tensor]) -> None:
+        super().__init__(full)
+        self.full = dict(full)
+
+    def head(self, n: int) -> None:
+        """Show the first n rows."""
+        for name, shown in self.items():
+            full = self.full.setdefault(name, shown)
+            if full.data_ptr() != shown.data_ptr():
+                full[: len(shown)] = shown
+        for name, full in self.full.items():
+            self[name] = full[:n]
+
+
+@dataclass
+class At:
+    """What a formula may need at one moment, and nothing else.
+
+    Vectors that all clients share are `[params]`, per-client ones `[clients, params]`, per-client scalars
+    `[clients, 1]`. `sent`, `surveyed`, `memory` and `scratch` are the calling rule's own.
+    """
+
+    x: Tensor  # the model the clients received; on the server, the model before this round's step
+    x0: Tensor  # the initial model
+    round: int = 1
+    rounds: int = 1
+    population: int = 1  # registered clients
+    cohort: int = 1  # clients of this round
+    rates: Tensor | None = None  # server: the server's rate
+    delta: Tensor | None = None  # server: the aggregated update
+    fraction: float = 1.0  # cohort (server: clients that reported) over population
+
+    # on clients
+    optimizer: Optimizer = field(default_factory=SGD)
+    expected_steps: int | None = None
+    clients: Ints | None = None
+    k: int = 0
+    g: Tensor | None = None  # each client's last corrected gradient
+    loss: Tensor | None = None
+    scalars: Rows = field(default_factory=lambda: Rows({}))
+    state: Rows = field(default_factory=lambda: Rows({}))
+    sent_all: Slots = field(default_factory=dict)
+    surveyed_all: Slots = field(default_factory=dict)
+    memory_all: dict[str, Rows] = field(default_factory=dict)
+    scratch_all: dict[str, Rows] = field(default_factory=dict)
+    raw_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)
+    full_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)
+    draw_models: Callable[[], Tensor] = field(default=lambda: torch.empty(0))
+    slot: str = ""
+
+    def of(self, rule: Rule) -> At:
+        """The same moment, seen by this rule."""
+        self.slot = rule.slot
+        return self
+
+    def head(self, n: int) -> None:
+        """Keep the first n clients in view: the others have spent their budget."""
+        for rows in (self.scalars, self.state, *self.memory_all.values(), *self.scratch_all.values()):
+            rows.head(n)
+
+    @property
+    def lr(self) -> Tensor:
+        """The rate of this step."""
+        return self.scalars["lr"] if self.rates is None else self.rates
+
+    @property
+    def lr_sum(self) -> Tensor:
+        """The sum of rates over the steps done."""
+        return self.scalars["lr_sum"]
+
+    @property
+    def steps(self) -> Tensor:
+        """J_i: the true steps of each client in this round."""
+        return self.scalars["steps"]
+
+    @property
+    def samples(self) -> Tensor:
+        """n_i: the samples each client holds."""
+        return self.scalars["samples"]
+
+    @property
+    def first(self) -> Tensor:
+        """1 where this is the client's first participation, else 0."""
+        return self.scalars["first"]
+
+    @property
+    def sent(self) -> dict[str, Tensor]:
+        """What this rule's server half broadcast."""
+        return self.sent_all[self.slot]
+
+    @property
+    def surveyed(self) -> dict[str, Tensor]:
+        """The weighted mean of what this rule's `survey` returned."""
+        return self.surveyed_all[self.slot]
+
+    @property
+    def memory(self) -> Rows:
+        """What this rule kept on the clients."""
+        return self.memory_all[self.slot]
+
+    @property
+    def scratch(self) -> Rows:
+        """This rule's notes for the round."""
+        return self.scratch_all[self.slot]
+
+
+class Rule:
+    """Both halves of a method. Every hook is optional; the round calls those a rule defines.
+
+    Server, then clients, then server, in the order of a round:
+
+    server_init(x, at)          the server's slots before round 1
+    send(server, at)            what is broadcast beside the model: vectors [params], scalars without dimension
+    client_init(x, at)          a client's memory at its first participation
+    survey(at)                  a first exchange in the same round; its weighted mean comes back as at.surveyed
+    gradient(g, y, at)          corrects the gradient of every local step
+    after_step(y, at)           moves the model after every local step
+    extra(y, at)                moves the model after the last one
+    finish(y, at)               what is uploaded, and the new memory
+    server_step(server, up, at) the server's new slots
+    update(delta, server, at)   changes the aggregated update (one rule at most)
+    eval_params(x, server)      the model to evaluate, if it is not the one trained from
+    report(server, up, at)      columns for the history
+
+    `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
+
+    >>> class SignSGD(Rule):
+    ...     def gradient(self, g, y, at):
+    ...         return g.sign()
+    >>> Algorithm(rules=[SignSGD()]).hooks("gradient")
+    (SignSGD(),)
+    """
+
+    reference: ClassVar[str] = ""
+    formulas: ClassVar[dict[str, str]] = {}  # for `explain`: lines by place (client, server, sends...)
+
+    @property
+    def slot(self) -> str:
+        """The name under which this rule's tensors are kept."""
+        return type(self).__name__.lower()
+
+    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+        return {}
+
+    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+        return {}
+
+    def client_init(self, x: Tensor, at: At) -> Memory:
+        return {}
+
+    def survey(self, at: At) -> dict[str, Tensor]:
+        return {}
+
+    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+        return g
+
+    def after_step(self, y: Tensor, at: At) -> None:
+        return None
+
+    def extra(self, y: Tensor, at: At) -> None:
+        return None
+
+    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
+        return Upload(), {}
+
+    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
+        return server
+
+    def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
+        return delta
+
+    def eval_params(self, x: Tensor, server: dict[str, Tensor]) -> Tensor:
+        return x
+
+    def report(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, float]:
+        return {}
+
+    def shadow(self, s: Tensor) -> Tensor | None:
+        return None if self.defines("gradient") or self.defines("after_step") else torch.zeros_like(s)
+
+    def refuse(self, algorithm: Algorithm) -> str | None:
+        """Why this rule cannot be part of that algorithm, and what to use instead."""
+        return None
+
+    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
+        """Fill in what depends on the task or the world; refuse what cannot work there."""
+        return self
+
+    def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
+        """A word about settings that are legal and known to misbehave."""
+        return None
+
+    def defines(self, hook: str) -> bool:
+        """Whether this rule has the hook."""
+        return getattr(type(self), hook) is not getattr(Rule, hook)
+
+    def parameters(self) -> dict[str, Any]:
+        """Name and values, for configurations and tables."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else dict(vars(self))
+        return {"name": self.slot} | values
+
+    def __repr__(self) -> str:
+        values = {k: v for k, v in self.parameters().items() if k != "name"}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in values.items())})"
+
+
+BUFFERS = ("average", "server")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """FedAvg is the empty `Algorithm()`; everything else is a part of it changed or added.
+
+    buffers: "average" (floating ones by samples, integer ones from the first client) or "server" (clients'
+    changes are dropped).
+
+    >>> Algorithm(client=SGD(0.01, momentum=0.9)).weights
+    Samples()
+    """
+
+    client: Optimizer = field(default_factory=SGD)
+    rules: Sequence[Rule] = ()
+    server: Optimizer = field(default_factory=SGD)
+    weights: Weights | str = field(default_factory=Samples)
+    buffers: str = "average"
+    spec: str | None = None  # the text it was made from
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.weights, Weights) or self.weights in WEIGHTS
+        check(known, self, "weights", f"one of {', '.join(WEIGHTS)}", self.weights)
+        check(self.buffers in BUFFERS, self, "buffers", f"one of {', '.join(BUFFERS)}", self.buffers)
+        for name in ("client", "server"):
+            part = getattr(self, name)
+            check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
+        for rule in self.rules:
+            check(isinstance(rule, Rule), self, "rules", "a list of rules", rule)
+        object.__setattr__(self, "client", self.client.for_clients())
+        object.__setattr__(self, "server", self.server.for_server())
+        object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "weights", self.weighing)
+        self._refuse_illegal()
+
+    def hooks(self, name: str) -> tuple[Rule, ...]:
+        """The rules that define this hook, in order."""
+        return tuple(rule for rule in self.rules if rule.defines(name))
+
+    @property
+    def title(self) -> str:
+        """A name for people, made of the parts' names."""
+        server = type(self.server).__name__.lower()
+        rest = [] if server == "sgd" else [f"{server}-server"]
+        return "+".join([type(self.client).__name__.lower(), *(rule.slot for rule in self.rules), *rest])
+
+    @property
+    def weighing(self) -> Weights:
+        """The weights as an object, when they were given by name."""
+        return WEIGHTS[self.weights]() if isinstance(self.weights, str) else self.weights
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep memory between rounds."""
+        return bool(self.hooks("client_init"))
+
+    def resolve(self, task: Task, world: World) -> Algorithm:
+        """The same algorithm with every value filled in for this task and world."""
+        from .rules.guess import matched  # the control arm belongs to GEL
+
+        client, server = self.client, self.server
+        base = task.lr if task.lr is not None else 0.01
+        if client.lr is None:
+            client = replace(client, lr=base)
+        if client.lr == "match-gel":
+            client = replace(client, lr=base * matched(client, world))
+        if server.lr == "match-gel":
+            server = replace(server, lr=matched(client, world))
+        known = replace(self, client=client, server=server)
+        return replace(known, rules=[rule.resolve(known, task, world) for rule in self.rules])
+
+    def parameters(self) -> dict[str, Any]:
+        """Every value, for the configuration."""
+        return {
+            "client": self.client.parameters(),
+            "rules": [rule.parameters() for rule in self.rules],
+            "server": self.server.parameters(),
+            "weights": self.weighing.parameters(),
+            "buffers": self.buffers,
+        }
+
+    def _refuse_illegal(self) -> None:
+        slots = [rule.slot for rule in self.rules]
+        for slot in slots:
+            if slots.count(slot) > 1:
+                raise InputError(f"'{slot}' stands twice in one algorithm; each rule may be used once.")
+        updates = [rule.slot for rule in self.hooks("update")]
+        if len(updates) > 1:
+            raise InputError(f"{' and '.join(updates)} each replace the server's update; use one of them.")
+        surveys = [rule.slot for rule in self.hooks("eval_params")]
+        if len(surveys) > 1:
+            raise InputError(f"{' and '.join(surveys)} each choose the model to evaluate; use one of them.")
+        if self.weighing.needs_norm:
+            bent = [r.slot for r in self.rules if r.shadow(torch.zeros(1, 1)) is None]
+            if not self.client.linear:
+                bent.append(type(self.client).__name__)
+            if bent:
+                raise InputError(
+                    f"FedNova's weights need updates that are a fixed combination of gradients, which {bent[0]} "
+                    "does not give; use weights=samples or weights=uniform."
+                )
+        for rule in self.rules:
+            if why := rule.refuse(self):
+                raise InputError(why)

@@ -1,0 +1,145 @@
+"""Run directories: what is in them, written so that a crash at any moment leaves them readable.
+
+    config.json           what was run, every value resolved
+    environment.json      with which versions, on what
+    history.jsonl         one row per round
+    model.safetensors     the model under its state_dict names, buffers included
+    checkpoint/           the state between rounds, while rounds remain
+
+No pickle: tensors are safetensors, the rest is JSON. Files appear whole (written beside, then renamed).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .flat import FlatModel
+from .memory import Memories
+from .round import Job, State
+from .version import __version__
+
+STATE = Path("checkpoint", "state.safetensors")
+
+
+def atomically(file: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside the real one, then put it in its place."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        write(beside)
+        with open(beside, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write JSON a person can read."""
+
+    def write(beside: Path) -> None:
+        beside.write_text(json.dumps(value, indent=2) + "\n")
+
+    atomically(file, write)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{file} is not there.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{file} does not hold a configuration.")
+    return value
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever reads the numbers later."""
+    return {
+        "fedkeel": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cores": os.cpu_count(),
+    }
+
+
+def save_model(folder: Path, module: torch.nn.Module) -> None:
+    """Write `model.safetensors` under the module's own names."""
+    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    atomically(folder / "model.safetensors", lambda f: safetensors.torch.save_file(tensors, f))
+
+
+def load_model(folder: Path, model: FlatModel) -> None:
+    """Read `model.safetensors` into an adopted model."""
+    file = folder / "model.safetensors"
+    if not file.exists():
+        raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
+    model.module.load_state_dict(safetensors.torch.load_file(file))
+
+
+def save_state(folder: Path, state: State) -> None:
+    """Write the checkpoint of a state."""
+    tensors: dict[str, Tensor] = {"x": state.x, "x0": state.x0}
+    tensors |= {f"buffers/{name}": value for name, value in state.buffers.items()}
+    tensors |= {f"optimizer/{name}": value for name, value in state.optimizer.items()}
+    tensors |= {f"rules/{slot}/{name}": v for slot, values in state.rules.items() for name, v in values.items()}
+    seen = len(state.memories)
+    tensors |= {
+        f"memory/{slot}/{name}": table[:seen]
+        for slot, tables in state.memories.tables.items()
+        for name, table in tables.items()
+    }
+    about = {"round": state.round, "totals": state.totals, "clients": list(state.memories.row)}
+    tensors = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    metadata = {"fedkeel": json.dumps(about)}
+    atomically(folder / STATE, lambda f: safetensors.torch.save_file(tensors, f, metadata))
+
+
+def drop_state(folder: Path) -> None:
+    """A run that has ended needs no checkpoint."""
+    shutil.rmtree(folder / STATE.parent, ignore_errors=True)
+
+
+def load_state(folder: Path, job: Job, device: str) -> State:
+    """Read a checkpoint back."""
+    with safetensors.safe_open(folder / STATE, "pt", device=device) as file:
+        about = json.loads(file.metadata()["fedkeel"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+
+    def under(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    memories = Memories(len(job.task.data))
+    rules = {rule.slot: under(f"rules/{rule.slot}/") for rule in job.algorithm.rules}
+    kept = {rule.slot: values for rule in job.algorithm.rules if (values := under(f"memory/{rule.slot}/"))}
+    if kept:
+        memories.write(np.array(about["clients"], dtype=np.int64), kept)
+    x, x0, at = tensors["x"], tensors["x0"], about["round"]
+    return State(x, x0, under("buffers/"), under("optimizer/"), rules, memories, at, about["totals"])
+
+
+def new_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder with something in it, or empty it when told to."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise InputError(f"{folder} is not empty. Choose another --out, or add --overwrite.")
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()

@@ -1,0 +1,82 @@
+"""Batches as slices of counted permutations: nothing to rebuild when the batch size changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import draws
+from ..world import Ints
+from . import FederatedData
+
+
+@dataclass
+class Batch:
+    """One batch of every client in view: `x` and `y` are `[clients, batch, ...]`.
+
+    `share` is `[clients, batch]`: what each sample counts in its client's mean (0 for padding), or None when
+    every client has a full batch.
+    """
+
+    x: Tensor
+    y: Tensor
+    share: Tensor | None
+    step: int = 0
+
+
+class Batches:
+    """The batches of a group of clients in one round; clients stand with the longest budgets first.
+
+    A client walks through a permutation of its samples; when that runs out a fresh one is appended, so every
+    batch is full. A client with fewer samples than the batch size uses all of them.
+    """
+
+    def __init__(
+        self, data: FederatedData, clients: Ints, steps: Ints, batch_size: int | None, seed: int, round: int
+    ) -> None:
+        self.data, self.steps = data, steps
+        sizes = data.sizes(clients)
+        self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
+        self.longest = int(steps[0])
+        # Places beyond a client's own batch are padded with its first sample, which counts nothing.
+        width = int(self.widths.max())
+        index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
+        for row, (client, size, count, own) in enumerate(zip(clients, sizes, steps, self.widths, strict=True)):
+            generator = draws.generator(seed, "batch", round, int(client))
+            passes = -(-int(count * own) // int(size))
+            walk = np.concatenate([generator.permutation(int(size)) for _ in range(passes)])[: count * own]
+            index[row, :count, :own] += walk.reshape(int(count), int(own))
+        self.index = torch.from_numpy(index).to(data.x.device)
+        self.share: Tensor | None = None
+        if (self.widths != width).any():
+            real = np.arange(width) < self.widths[:, None]
+            self.share = torch.from_numpy(real / self.widths[:, None]).to(data.x.device, _share_type(data))
+
+    def active(self, k: int) -> int:
+        """How many clients do step k: a prefix, since the longest budgets stand first."""
+        return int((self.steps > k).sum())
+
+    def at(self, k: int, active: int) -> Batch:
+        """The batches of step k for the clients still in view."""
+        index, share = self.index[:active, k], None if self.share is None else self.share[:active]
+        self.current = Batch(self.data.x[index], self.data.y[index], share, k)
+        return self.current
+
+
+def whole(data: FederatedData, clients: Ints, block: int = 256) -> Iterator[Batch]:
+    """All samples of these clients in blocks; a sample counts 1/n_i, so that gradients of blocks add up to the mean."""
+    sizes = data.sizes(clients)
+    for begin in range(0, int(sizes.max()), block):
+        place = np.arange(begin, min(begin + block, int(sizes.max())))
+        real = place < sizes[:, None]
+        index = torch.from_numpy(data.offsets[clients][:, None] + np.where(real, place, 0)).to(data.x.device)
+        share = torch.from_numpy(real / sizes[:, None]).to(data.x.device, _share_type(data))
+        yield Batch(data.x[index], data.y[index], share)
+
+
+def _share_type(data: FederatedData) -> torch.dtype:
+    return data.x.dtype if data.x.is_floating_point() else torch.get_default_dtype()

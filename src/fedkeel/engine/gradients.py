@@ -1,0 +1,135 @@
+"""The one function in which serial and batched differ: `gradients(y, batch) -> g, loss`.
+
+Serial runs the module's own backward for one client; it works for any module and is the oracle of batched.
+Batched runs the forward along the client axis and differentiates the sum of all losses: clients own separate rows,
+so the gradient of the sum is the stack of their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from ..data.batches import Batch
+from ..flat import FlatModel
+from ..task import Task
+
+# Layers that treat samples independently, keep no running state and draw no random numbers.
+CLIENT_AXIS = (
+    nn.Linear, nn.Bilinear, nn.Embedding, nn.Flatten, nn.Unflatten, nn.Identity,
+    nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d,
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softmax,
+    nn.LogSoftmax, nn.Hardtanh,
+)  # fmt: skip
+LARGEST = 20_000  # parameters; above, arithmetic dominates and one client at a time is as fast
+
+
+class Serial:
+    """One client at a time, by the module's own backward into the flat gradient."""
+
+    def __init__(self, task: Task, model: FlatModel) -> None:
+        self.task, self.model = task, model
+        self.draws_globally = False  # see `moves_global_generator`
+
+    def start(self, x: Tensor, clients: int) -> Tensor:
+        """The clients' starting points `[1, params]`: the module's own storage."""
+        assert clients == 1
+        self.model.module.train()
+        self.model.flat.copy_(x)
+        return self.model.flat[None]
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        model = self.model
+        own = y.data_ptr() == model.flat.data_ptr()
+        kept = None if own else model.flat.clone()
+        if not own:
+            model.flat.copy_(y[0])
+        model.place.step = batch.step
+        if self.draws_globally:
+            torch.manual_seed(model.place.torch_seed(-1))
+        model.grad.zero_()
+        with torch.enable_grad():
+            losses = self.task.loss(model.module(batch.x[0]), batch.y[0])
+            loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        if kept is not None:
+            model.flat.copy_(kept)
+        # The caller may change g in place, and the next backward starts from zero: own storage only for other points
+        return (model.grad[None] if own else model.grad.clone()[None]), loss.detach().view(1, 1)
+
+
+class Batched:
+    """All clients of a group in lockstep along the client axis."""
+
+    def __init__(self, task: Task, model: FlatModel) -> None:
+        self.task, self.model = task, model
+        self.buffers = model.buffers()
+        self.losses: Callable[..., Tensor] = vmap(self._one)
+
+    def start(self, x: Tensor, clients: int) -> Tensor:
+        """The clients' starting points `[clients, params]`."""
+        self.model.module.train()
+        return x.repeat(clients, 1)
+
+    def _one(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        output = functional_call(self.model.module, (self.model.views(vector), self.buffers), (x,))
+        return self.task.loss(output, y)
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = y.detach().requires_grad_()
+            losses = self.losses(leaf, batch.x, batch.y)
+            loss = losses.mean(1) if batch.share is None else (losses * batch.share).sum(1)
+            (g,) = torch.autograd.grad(loss.sum(), leaf)
+        return g, loss.detach()[:, None]
+
+
+def no_client_axis(task: Task, model: FlatModel) -> str | None:
+    """Why this model cannot run along the client axis, or None."""
+    for name, layer in model.module.named_modules():
+        leaf = next(layer.children(), None) is None
+        if leaf and type(layer) not in CLIENT_AXIS and (name or type(layer).__module__.startswith("torch.")):
+            return f"{type(layer).__name__} has no client-axis form"
+    if model.buffers():
+        return "the model has buffers"
+    batch = Batch(task.data.x[:2][None].repeat_interleave(2, 0), task.data.y[:2][None].repeat_interleave(2, 0), None)
+    try:
+        g, loss = Batched(task, model)(model.flat.repeat(2, 1), batch)
+    except Exception as error:  # whatever a user's forward does that vmap cannot follow
+        return f"its forward does not run under vmap ({type(error).__name__})"
+    oracle, value = Serial(task, model)(model.flat[None], Batch(batch.x[:1], batch.y[:1], None))
+    close = torch.allclose(g[:1], oracle, rtol=1e-3, atol=1e-5) and torch.allclose(
+        loss[:1], value, rtol=1e-3, atol=1e-5
+    )
+    return None if close else "its forward along the client axis gives other gradients than one client at a time"
+
+
+def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
+    """(mode, reason): a fixed rule of model and task, never of the clock."""
+    if mode == "serial":
+        return "serial", "as asked"
+    why_not = no_client_axis(task, model)
+    if mode == "batched" or why_not is None:
+        if why_not is not None:
+            return "serial", f"batched was asked for, but {why_not}"
+        if mode == "batched":
+            return "batched", "as asked"
+        if model.size <= LARGEST:
+            return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {LARGEST:,}"
+        return "serial", f"{model.size:,} parameters > {LARGEST:,}"
+    return "serial", why_not
+
+
+@torch.no_grad()
+def moves_global_generator(task: Task, model: FlatModel) -> bool:
+    """Whether a forward pass in training mode draws from torch's process-wide generator."""
+    with torch.random.fork_rng(devices=[]):
+        before, buffers = torch.get_rng_state(), model.buffers()
+        model.module.train()
+        model.module(task.data.x[:2])
+        model.load(model.flat.clone(), buffers)
+        return not torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,211 @@
+"""The local engine: one worker per core, each with one torch thread, fed with chunks of the cohort.
+
+Chunks are fixed by the configuration and reduced in cohort order, so the number of workers changes no bit.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import draws
+from ..algorithm import At
+from ..data.batches import Batches, whole
+from ..errors import check, is_count
+from ..flat import FlatModel, seeded
+from ..task import Task
+from ..wire import Part
+from ..world import Ints
+from .gradients import Batched, Serial, choose, moves_global_generator
+
+if TYPE_CHECKING:
+    from ..memory import Memories
+
+T = TypeVar("T")
+BLOCK = 2048  # test samples per forward pass
+
+
+class Worker:
+    """A replica of the model and the gradient function on it."""
+
+    def __init__(self, task: Task, model: FlatModel, mode: str, seed: int) -> None:
+        self.task, self.model, self.seed = task, model, seed
+        self.gradients: Serial | Batched = Serial(task, model) if mode == "serial" else Batched(task, model)
+        self.has_buffers = bool(model.buffers())
+
+    def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
+        """Be at this round, at these clients, with the server's buffers."""
+        place = self.model.place
+        place.seed, place.round, place.client = self.seed, round, int(clients[0])
+        if self.has_buffers:
+            self.model.load(self.model.flat, buffers)
+
+    def lend(self, at: At, batches: Batches) -> None:
+        """Give formulas the gradients they may ask for."""
+
+        def raw_gradient(point: Tensor) -> Tensor:
+            at.scalars["extra_gradients"].add_(1)
+            at.scalars["extra_samples"].add_(torch.from_numpy(batches.widths[: len(point), None]).to(point))
+            buffers = self.model.buffers() if self.has_buffers else None
+            g, _ = self.gradients(point, batches.current)
+            self.model.load(self.model.flat, buffers)
+            return g
+
+        def full_gradient(point: Tensor) -> Tensor:
+            assert at.clients is not None
+            total = torch.zeros(len(at.clients), self.model.size).to(point)
+            was = self.model.module.training
+            self.model.module.eval()  # exact: no dropout, and buffers stay as they are
+            for batch in whole(self.task.data, at.clients):
+                total += self.gradients(point.expand(len(at.clients), -1), batch)[0]
+            self.model.module.train(was)
+            sizes = at.samples
+            at.scalars["extra_gradients"].add_(torch.ceil(sizes / torch.from_numpy(batches.widths[:, None]).to(sizes)))
+            at.scalars["extra_samples"].add_(sizes)
+            return total
+
+        def draw_models() -> Tensor:
+            assert at.clients is not None
+            seeds = [draws.torch_seed(self.seed, "anchor", client=int(c)) for c in at.clients]
+            drawn = [FlatModel(seeded(s, self.task.model), self.model.flat.dtype).flat for s in seeds]
+            return torch.stack(drawn).to(self.model.flat.device)
+
+        at.raw_gradient, at.full_gradient, at.draw_models = raw_gradient, full_gradient, draw_models
+
+    def float_buffers(self) -> dict[str, Tensor]:
+        """The buffers that travel and count as bytes."""
+        return {k: b for k, b in self.model.module.named_buffers() if b.is_floating_point()}
+
+    def sum_buffers(self, part: Part, samples: Tensor) -> None:
+        """Floating buffers are summed by samples; of integer ones the cohort's first client counts."""
+        if self.has_buffers:
+            for name, buffer in self.model.buffers().items():
+                if buffer.is_floating_point():
+                    part.put("", name, "buffer", buffer * samples[0, 0].to(buffer.dtype))
+                else:
+                    part.sums.setdefault(("", name, "first"), buffer)
+
+    @torch.no_grad()
+    def evaluate(self, block: slice) -> tuple[Tensor, Tensor]:
+        """(outputs, losses) on a slice of the test set."""
+        assert self.task.data.test is not None
+        x, y = self.task.data.test[0][block], self.task.data.test[1][block]
+        self.model.module.eval()
+        output = self.model.module(x)
+        return output, self.task.loss(output, y)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Where clients run: mode "auto", "serial" or "batched"; workers default to the cores; chunk to 1 or 64 clients.
+
+    >>> Local("serial", workers=2).mode
+    'serial'
+    """
+
+    mode: str = "auto"
+    workers: int | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self.mode in ("auto", "serial", "batched"), self, "mode", "'auto', 'serial' or 'batched'", self.mode)
+        for name in ("workers", "chunk"):
+            value = getattr(self, name)
+            check(value is None or is_count(value), self, name, "an integer >= 1", value)
+
+    def start(self, task: Task, model: FlatModel, seed: int) -> Engine:
+        """Workers for this task; ends with `close`."""
+        mode, reason = choose(self.mode, task, model)
+        workers = self.workers or len(os.sched_getaffinity(0))
+        globally = mode == "serial" and moves_global_generator(task, model)
+        if globally:
+            workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
+        chunk = self.chunk or (1 if mode == "serial" else 64)
+        return Engine(
+            [Worker(task, model.replica(), mode, seed) for _ in range(workers)], mode, reason, chunk, globally
+        )
+
+
+class Engine:
+    """Running workers. The contract: run this for these clients and give me the reduced uploads."""
+
+    def __init__(self, workers: Sequence[Worker], mode: str, reason: str, chunk: int, globally: bool) -> None:
+        self.mode, self.reason, self.chunk = mode, reason, chunk
+        self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self.all = list(workers)
+        for worker in workers:
+            if isinstance(worker.gradients, Serial):
+                worker.gradients.draws_globally = globally
+            self.idle.put(worker)
+        self.pool = ThreadPoolExecutor(len(workers), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def map(self, do: Callable[[Worker, T], Any], items: Sequence[T]) -> Iterator[Any]:
+        """`do(worker, item)` for every item; results in the order of items."""
+
+        def work(item: T) -> Any:
+            worker = self.idle.get()
+            try:
+                return do(worker, item)
+            finally:
+                self.idle.put(worker)
+
+        # One item, or one worker: no thread to hand it to is faster than any.
+        return map(work, items) if len(items) == 1 or len(self.all) == 1 else self.pool.map(work, items)
+
+    def reduce(self, do: Callable[..., Part], message: Any, cohort: Ints, steps: Ints, memories: Memories) -> Part:
+        """`do` on the whole cohort in chunks; their parts are summed in cohort order."""
+        width = self.chunk if self.mode == "batched" else 1
+
+        def chunk(worker: Worker, begin: int) -> Part:
+            part = Part()
+            for b in range(begin, min(begin + self.chunk, len(cohort)), width):
+                group = slice(b, min(b + width, begin + self.chunk))
+                part.add(do(worker, message, cohort[group], steps[group], *memories.read(cohort[group])))
+            return part
+
+        total = Part()
+        for part in self.map(chunk, range(0, len(cohort), self.chunk)):
+            total.add(part)
+        return total
+
+    def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:
+        """Test loss and accuracy (or the task's metric) of this model."""
+        if task.data.test is None:
+            return {"loss": None, "accuracy": None}
+        for worker in self.all:
+            worker.model.load(x, buffers)
+        y = task.data.test[1]
+        blocks = [slice(b, b + BLOCK) for b in range(0, len(y), BLOCK)]
+        parts = list(self.map(Worker.evaluate, blocks))
+        output = torch.cat([o for o, _ in parts])
+        loss = float(torch.cat([v for _, v in parts]).double().mean())
+        accuracy: float | None = None
+        if task.metric is not None:
+            accuracy = float(task.metric(output, y))
+        elif task.classes(output):
+            accuracy = float((output.argmax(1) == y).double().mean())
+        return {"loss": loss if np.isfinite(loss) else None, "accuracy": accuracy}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-op thread while a run lasts (the same bits for any number of workers); then the caller's setting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,120 @@
+"""A model as one flat vector of its trainable parameters.
+
+The parameters of the module become views into `flat` and their gradients views into `grad`, so loading a
+vector is one copy and reading a gradient is none. Buffers (BatchNorm statistics) stay apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from . import draws
+from .errors import InputError
+
+
+@dataclass
+class Place:
+    """Where a forward pass happens: what dropout masks are keyed by."""
+
+    seed: int = 0
+    round: int = 0
+    client: int = 0
+    step: int = 0
+
+    def torch_seed(self, module: int) -> int:
+        return draws.torch_seed(self.seed, f"dropout-{module}", self.round, self.client, self.step)
+
+
+class CountedDropout(nn.Module):
+    """Dropout whose mask depends on (seed, round, client, step, module) and on nothing else.
+
+    torch's own modules draw from a process-wide generator, which threads would share.
+    """
+
+    def __init__(self, p: float, channelwise: bool, index: int, place: Place) -> None:
+        super().__init__()
+        self.p, self.channelwise, self.index, self.place = p, channelwise, index, place
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if self.p == 1:
+            return x * 0
+        shape = x.shape[:2] + (1,) * (x.ndim - 2) if self.channelwise else x.shape
+        generator = torch.Generator().manual_seed(self.place.torch_seed(self.index))
+        mask = torch.empty(shape, dtype=x.dtype).bernoulli_(1 - self.p, generator=generator)
+        return x * mask.to(x.device) / (1 - self.p)
+
+
+class FlatModel:
+    """An adopted `nn.Module`.
+
+    >>> model = FlatModel(nn.Linear(2, 1))
+    >>> model.size, list(model.shapes)
+    (3, ['weight', 'bias'])
+    >>> model.load(torch.tensor([1.0, 2.0, 3.0]))
+    >>> model.module(torch.ones(1, 2)).item()
+    6.0
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        self.module = module.to(device=device, dtype=dtype)
+        self.place = Place()
+        self._count_dropout()
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise InputError("The model has no trainable parameter.")
+        self.shapes = {name: p.shape for name, p in trainable.items()}
+        self.sizes = [p.numel() for p in trainable.values()]
+        self.size = sum(self.sizes)
+        self.flat = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
+        self.grad = torch.zeros_like(self.flat)
+        values, slopes = self.views(self.flat), self.views(self.grad)
+        for name, parameter in trainable.items():
+            parameter.data = values[name]
+            parameter.grad = slopes[name]
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The vector cut into parameters by name."""
+        parts = torch.split(vector, self.sizes, -1)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    @torch.no_grad()
+    def load(self, vector: Tensor, buffers: dict[str, Tensor] | None = None) -> None:
+        """Put these values into the module."""
+        self.flat.copy_(vector)
+        if buffers:
+            for name, buffer in self.module.named_buffers():
+                buffer.copy_(buffers[name])
+
+    def buffers(self) -> dict[str, Tensor]:
+        """A copy of the module's buffers."""
+        return {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    def replica(self) -> FlatModel:
+        """An independent copy for another worker."""
+        dtype, device = self.flat.dtype, str(self.flat.device)
+        return FlatModel(copy.deepcopy(self.module), dtype, device)
+
+    def _count_dropout(self) -> None:
+        for parent in list(self.module.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, CountedDropout):  # a replica of an adopted module
+                    child.place = self.place
+                elif type(child) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
+                    assert isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+                    index = sum(isinstance(m, CountedDropout) for m in self.module.modules())
+                    counted = CountedDropout(child.p, not isinstance(child, nn.Dropout), index, self.place)
+                    setattr(parent, name, counted)
+
+
+def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
+    """`make()` under a torch seed of its own; the caller's generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()

@@ -1,0 +1,85 @@
+"""What clients remember between rounds: rows of tensors that grow only with clients actually seen."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .wire import Slots
+from .world import Ints
+
+IN_RAM = 2 * 2**30  # bytes the whole population may need before memory moves to a file
+
+
+class Memories:
+    """Per-client vectors by rule and name, in RAM or, for large populations, in memory-mapped files.
+
+    >>> memories = Memories(population=1000)
+    >>> memories.write(np.array([3, 7]), {"scaffold": {"ci": torch.tensor([[1.0], [2.0]])}})
+    >>> rows, seen = memories.read(np.array([7, 8]))
+    >>> rows["scaffold"]["ci"].flatten().tolist(), seen.tolist()
+    ([2.0, 0.0], [1, 0])
+    """
+
+    def __init__(self, population: int, in_ram: int = IN_RAM) -> None:
+        self.population, self.in_ram = population, in_ram
+        self.row: dict[int, int] = {}  # client -> row
+        self.tables: Slots = {}
+        self._folder: Path | None = None
+
+    def __len__(self) -> int:
+        """How many clients have been seen."""
+        return len(self.row)
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    def __del__(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def read(self, clients: Ints) -> tuple[Slots, Ints]:
+        """Copies of these clients' rows (zeros for the unseen), and 1 for each client seen before."""
+        rows = np.array([self.row.get(int(c), -1) for c in clients], dtype=np.int64)
+        seen = (rows >= 0).astype(np.int64)
+        index = torch.from_numpy(np.maximum(rows, 0))
+        mask = torch.from_numpy(seen.astype(bool))[:, None]
+        slots = {
+            slot: {name: torch.where(mask, table[index], table.new_zeros(())) for name, table in tables.items()}
+            for slot, tables in self.tables.items()
+        }
+        return slots, seen
+
+    def write(self, clients: Ints, slots: Slots) -> None:
+        """Keep these rows for these clients."""
+        for client in clients:
+            self.row.setdefault(int(client), len(self.row))
+        index = torch.tensor([self.row[int(c)] for c in clients])
+        for slot, values in slots.items():
+            for name, value in values.items():
+                self._table(slot, name, value)[index] = value.cpu()
+
+    def _table(self, slot: str, name: str, like: Tensor) -> Tensor:
+        table = self.tables.get(slot, {}).get(name)
+        if table is None or len(table) < len(self.row):
+            grown = min(self.population, max(64, 2 * len(self.row)))
+            table = self._grown(slot, name, like, grown, table)
+            self.tables.setdefault(slot, {})[name] = table
+        return table
+
+    def _grown(self, slot: str, name: str, like: Tensor, rows: int, old: Tensor | None) -> Tensor:
+        width = like.shape[1]
+        if self.population * width * like.element_size() <= self.in_ram:
+            table = torch.zeros(rows, width, dtype=like.dtype)
+            if old is not None:
+                table[: len(old)] = old
+            return table
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="fedkeel-memory-"))
+        file = str(self._folder / f"{slot}.{name}")  # a longer mapping of the same file keeps what is there
+        return torch.from_file(file, shared=True, size=rows * width, dtype=like.dtype).view(rows, width)

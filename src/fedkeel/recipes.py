@@ -1,0 +1,195 @@
+"""Named algorithms: one line each, on top of FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import grammar
+from .algorithm import Algorithm, Rule
+from .errors import InputError, unknown
+from .optim import SGD, Adagrad, Adam, Adaptive, Optimizer, Yogi
+from .rules import RULES
+from .rules.guess import Guess
+from .rules.proximal import Proximal
+from .weights import WEIGHTS, Nova, Weights
+
+CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad}
+OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
+COMMON = {
+    "lr": "client learning rate (default: the task's, else 0.01; with Adam clients also match-gel)",
+    "momentum": "client momentum of SGD",
+    "nesterov": "Nesterov's momentum on SGD clients",
+    "weight_decay": "coupled weight decay on clients",
+    "clip": "largest norm of a client gradient",
+    "client": f"client optimizer: {', '.join(CLIENTS)}",
+    "server_lr": "server learning rate (a number or match-gel)",
+    "weights": f"{', '.join(WEIGHTS)}",
+    "buffers": "average or server",
+}
+ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a name adds to FedAvg: rules, a server, weights or a default momentum, from its own keys."""
+
+    summary: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    rules: Callable[..., list[Rule]] | None = None
+    server: Callable[..., Optimizer] | None = None
+    weights: Callable[..., Weights] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
+    reference: str = ""
+
+
+def _adaptive(kind: type[Adaptive]) -> Callable[..., Optimizer]:
+    return lambda **keys: kind(**keys)
+
+
+RECIPES: dict[str, Recipe] = {
+    "fedavg": Recipe("local SGD, averaged by samples", reference="McMahan et al. 2017 (arXiv 1602.05629)"),
+    "sgd": Recipe("another name for fedavg", reference="McMahan et al. 2017 (arXiv 1602.05629)"),
+    "fedavgcm": Recipe("FedAvg with client momentum, reset every round", defaults={"momentum": 0.9}),
+    "fedavgm": Recipe(
+        "FedAvg with server momentum",
+        {"beta": 0.9},
+        server=lambda beta: SGD(momentum=beta),
+        reference="Hsu et al. 2019 (arXiv 1909.06335)",
+    ),
+    "fedprox": Recipe("clients stay near the model they received", {"mu": 0.01}, rules=lambda mu: [Proximal(mu)]),
+    "fednova": Recipe(
+        "updates normalised by the steps behind them",
+        {"tau_eff": "norm"},
+        weights=lambda tau_eff: Nova(tau_eff),
+        reference="Wang et al. 2020 (arXiv 2007.07481)",
+    ),
+    "fedadagrad": Recipe(
+        "Adagrad on the server",
+        {k: v for k, v in ADAPTIVE.items() if k != "beta2"} | {"beta1": 0.0},
+        server=_adaptive(Adagrad),
+        defaults={"server_lr": 0.01},
+        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+    ),
+    "fedadam": Recipe(
+        "Adam on the server",
+        ADAPTIVE,
+        server=_adaptive(Adam),
+        defaults={"server_lr": 0.01},
+        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+    ),
+    "fedyogi": Recipe(
+        "Yogi on the server",
+        ADAPTIVE,
+        server=_adaptive(Yogi),
+        defaults={"server_lr": 0.01},
+        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+    ),
+    "gel": Recipe(
+        "clients guess the steps they had no budget for",
+        {"steps": "remaining", "proxy": None},
+        rules=lambda steps, proxy: [Guess(steps, proxy)],
+        defaults={"momentum": 0.9},
+    ),
+}
+
+
+def algorithm(text: str) -> Algorithm:
+    """The algorithm of this name, or of several put together.
+
+    >>> algorithm("fedprox:mu=0.1+gel").rules
+    (Proximal(mu=0.1), Guess(steps='remaining', proxy=None))
+    >>> algorithm("fedavgg")
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: Unknown algorithm 'fedavgg'. Did you mean 'fedavgm'?
+    """
+    segments = grammar.parse(text)
+    common: dict[str, Any] = {}
+    owned: list[tuple[Recipe, dict[str, Any]]] = []
+    for name, given in segments:
+        if name not in RECIPES:
+            raise unknown("algorithm", name, RECIPES)
+        recipe = RECIPES[name]
+        for key in given:
+            if key not in recipe.keys and key not in COMMON:
+                raise unknown(f"parameter of {name}", key, [*recipe.keys, *COMMON])
+        for key in given.keys() & COMMON.keys() - recipe.keys.keys():
+            if common.setdefault(key, given[key]) != given[key]:
+                raise InputError(f"'{text}' gives {key} twice: {common[key]} and {given[key]}.")
+        owned.append((recipe, {key: given.get(key, default) for key, default in recipe.keys.items()}))
+
+    rules = [rule for recipe, keys in owned if recipe.rules for rule in recipe.rules(**keys)]
+    servers = [(recipe, keys) for recipe, keys in owned if recipe.server]
+    if len(servers) > 1:
+        raise InputError(f"'{text}' names two server optimizers; use one of them.")
+    weights = [recipe.weights(**keys) for recipe, keys in owned if recipe.weights]
+    if len(set(weights)) > 1 and "weights" not in common:
+        raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; say which with weights=.")
+    defaults: dict[str, Any] = {}
+    for recipe, _ in owned:
+        defaults |= recipe.defaults
+    settings = defaults | common
+
+    client = _client(settings, common, text)
+    server = _server(servers[0][0], servers[0][1]) if servers else SGD()
+    if "server_lr" in settings:
+        server = _with(server, lr=settings["server_lr"])
+    weighing: Any = common.get("weights") or (weights[0] if weights else _default_weights(client, rules))
+    buffers = settings.get("buffers", "average")
+    return Algorithm(client, rules, server, weighing, buffers, spec=grammar.write(segments))
+
+
+def _client(settings: dict[str, Any], given: dict[str, Any], text: str) -> Optimizer:
+    name = settings.get("client", "sgd")
+    if name not in CLIENTS:
+        raise unknown("client optimizer", str(name), CLIENTS)
+    kind = CLIENTS[name]
+    own = ("lr", "weight_decay", "clip") + (("momentum", "nesterov") if kind is SGD else ())
+    for key in ("momentum", "nesterov"):
+        if key in given and key not in own:
+            raise InputError(f"'{text}' gives {key}, which belongs to SGD clients; {name} clients have their own.")
+    return kind(**{key: settings[key] for key in own if key in settings})
+
+
+def _server(recipe: Recipe, keys: dict[str, Any]) -> Optimizer:
+    assert recipe.server is not None
+    return recipe.server(**keys)
+
+
+def _with(optimizer: Optimizer, **changes: Any) -> Optimizer:
+    from dataclasses import replace
+
+    return replace(optimizer, **changes)
+
+
+def _default_weights(client: Optimizer, rules: list[Rule]) -> str:
+    # The first GEL paper, with Adam clients, takes the plain mean.
+    guesses = any(isinstance(rule, Guess) for rule in rules)
+    return "uniform" if guesses and isinstance(client, Adam) else "samples"
+
+
+def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
+    """The algorithm of a configuration's `parameters`, value for value.
+
+    >>> fedprox = algorithm("fedprox")
+    >>> rebuild(fedprox.parameters(), fedprox.spec) == fedprox
+    True
+    """
+
+    def part(table: Mapping[str, Any], values: dict[str, Any]) -> Any:
+        return table[values["name"]](**{k: v for k, v in values.items() if k != "name"})
+
+    return Algorithm(
+        client=part(OPTIMIZERS, parameters["client"]),
+        rules=[part(RULES, values) for values in parameters["rules"]],
+        server=part(OPTIMIZERS, parameters["server"]),
+        weights=part(WEIGHTS, parameters["weights"]),
+        buffers=parameters["buffers"],
+        spec=spec,
+    )
+
+
+def nameable(parts: Algorithm) -> bool:
+    """Whether every part is one of ours, so that the algorithm can be written down and built again."""
+    return type(parts.client).__name__.lower() in OPTIMIZERS and all(type(r) is RULES.get(r.slot) for r in parts.rules)

@@ -1,0 +1,100 @@
+"""A task: a model, a loss, and data that belong to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import draws
+from .data import FederatedData
+from .errors import InputError, check, is_count, is_number
+from .flat import FlatModel, seeded
+from .world import Budget
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], float]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Softmax cross-entropy, one value per sample.
+
+    >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0])).shape
+    torch.Size([1])
+    """
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned, by whom, and the settings its paper uses.
+
+    model: a function without arguments that makes an `nn.Module`, called once under the run's seed.
+    loss: `loss(output, target)`, one value per sample. batch_size: None means all local data.
+    metric: `metric(outputs, targets)` on the whole test set in place of accuracy. target: the accuracy that
+    comparisons count rounds to.
+
+    >>> data = FederatedData.from_arrays(torch.randn(8, 3), [0, 1] * 4, clients=[0, 0, 0, 0, 1, 1, 1, 1])
+    >>> Task(model=lambda: nn.Linear(3, 2), loss=cross_entropy, data=data).batch_size
+    20
+    """
+
+    model: Callable[[], nn.Module]
+    loss: Loss
+    data: FederatedData
+    name: str | None = None
+    batch_size: int | None = 20
+    lr: float | None = None
+    budget: Budget | None = None
+    metric: Metric | None = None
+    target: float | None = None
+    spec: str | None = None  # how the command line names it; None for a task made of Python objects
+
+    def __post_init__(self) -> None:
+        check(callable(self.model), self, "model", "a function that makes an nn.Module", self.model)
+        check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
+        check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
+        check(self.batch_size is None or is_count(self.batch_size), self, "batch_size", ">= 1 or None", self.batch_size)
+        check(self.lr is None or (is_number(self.lr) and self.lr > 0), self, "lr", "> 0", self.lr)
+        check(self.target is None or is_number(self.target), self, "target", "a number", self.target)
+
+    def cast(self, dtype: torch.dtype, device: str) -> Task:
+        """The same task with its data in `dtype` on `device`."""
+        return replace(self, data=self.data.cast(dtype, device))
+
+    def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
+        """Make the model under the seed, flatten it, and see that it fits the loss and the data."""
+        module = seeded(draws.torch_seed(seed, "init"), self.model)
+        check(isinstance(module, nn.Module), self, "model", "a function that makes an nn.Module", module)
+        model = FlatModel(module, dtype, device)
+        self._try(model)
+        return model
+
+    @torch.no_grad()
+    def _try(self, model: FlatModel) -> None:
+        x, y = self.data.x[:2], self.data.y[:2]
+        was, state = model.module.training, model.buffers()
+        model.module.eval()
+        output = model.module(x)
+        if classes := self.classes(output):
+            for name, labels in (("y", self.data.y), ("test y", self.data.test[1] if self.data.test else y)):
+                low, high = int(labels.min()), int(labels.max())
+                if low < 0 or high >= classes:
+                    raise InputError(f"{name} has labels {low}..{high}; the model has outputs for 0..{classes - 1}.")
+        value: Any = self.loss(output, y)
+        if not isinstance(value, Tensor) or value.shape != (len(x),):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(
+                f"The loss must give one value per sample, shape ({len(x)},) here; got {shape}. "
+                "With torch losses use reduction='none' and average what is left per sample."
+            )
+        model.module.train(was)
+        model.load(model.flat.clone(), state)
+
+    def classes(self, output: Tensor) -> int:
+        """The number of classes when this is plain classification (integer labels, scores per class), else 0."""
+        plain = not self.data.y.is_floating_point() and self.data.y.ndim == 1 and output.ndim == 2
+        return output.shape[1] if plain and output.shape[1] > 1 else 0

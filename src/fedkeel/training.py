@@ -1,0 +1,351 @@
+"""`train`, `resume`, `load`, and the `Run` they give."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint as files
+from . import history as rows
+from . import recipes
+from .algorithm import Algorithm
+from .engine.local import Engine, Local, one_thread
+from .errors import InputError, check, is_count
+from .flat import FlatModel
+from .history import History, Row
+from .memory import Memories
+from .round import Job, State, first_state, one_round
+from .task import Task
+from .version import __version__
+from .world import Epochs, World, parse_budget
+
+Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass
+class Run:
+    """What training gives: history, model, and how it ended.
+
+    status is "done", "stopped" (by `stop_after` or a callback; can be resumed) or "diverged".
+    """
+
+    config: dict[str, Any]
+    history: History
+    status: str
+    state: State
+    flat: FlatModel
+
+    @property
+    def params(self) -> Tensor:
+        """The flat vector of trainable parameters, in `model.parameters()` order."""
+        return self.state.x
+
+    def model(self) -> nn.Module:
+        """The trained model, with its buffers, in evaluation mode."""
+        replica = self.flat.replica()
+        replica.load(self.state.x, self.state.buffers)
+        return replica.module.eval()
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the run directory; a run with rounds left can be resumed from it."""
+        path = Path(folder)
+        files.write_json(path / "config.json", self.config)
+        files.write_json(path / "environment.json", files.environment())
+        files.atomically(path / "history.jsonl", self.history.write)
+        files.save_model(path, self.model())
+        if self.status == "stopped":
+            files.save_state(path, self.state)
+        return path
+
+    def plot(self) -> None:
+        """Draw the accuracy curve in the terminal."""
+        from .report.terminal import draw
+
+        draw({self.config["algorithm"]: [self.history]}, self.config["target"])
+
+
+def train(
+    task: Task,
+    algorithm: Algorithm | str,
+    world: World | None = None,
+    rounds: int = 200,
+    seed: int = 0,
+    batch_size: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    engine: str | Local = "auto",
+    eval_every: int = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 10,
+    stop_after: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Train for `rounds` rounds.
+
+    checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
+    stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
+    answer stops the run.
+
+    >>> import fedkeel as fk
+    >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
+    >>> [row["round"] for row in run.history], run.status
+    ([0, 1, 2], 'done')
+    """
+    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
+    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
+    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
+    check(is_count(every), "train", "every", "an integer >= 1", every)
+    check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
+    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
+    check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
+    algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    if isinstance(engine, str):
+        engine = Local(engine)
+    job = prepare(task, algorithm, world or World(), rounds, seed, batch_size, dtype, device)
+    model = job.task.adopt(seed, dtype, device)
+    with one_thread():
+        workers = engine.start(job.task, model, seed)
+        config = configuration(task, job, workers, dtype, eval_every)
+        state = first_state(job, model.flat.clone(), model.buffers())
+        log = Log(Path(checkpoint) if checkpoint is not None else None, config, every)
+        return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
+
+
+def prepare(
+    task: Task,
+    algorithm: Algorithm,
+    world: World,
+    rounds: int,
+    seed: int,
+    batch_size: int | None,
+    dtype: torch.dtype,
+    device: str,
+) -> Job:
+    """Fill in every default, and refuse what cannot work, before anything is written."""
+    if world.budget is None:
+        world = replace(world, budget=task.budget or Epochs(1))
+    world.size(len(task.data))
+    batch_size = batch_size if batch_size is not None else task.batch_size
+    return Job(task.cast(dtype, device), algorithm.resolve(task, world), world, rounds, seed, batch_size)
+
+
+def configuration(task: Task, job: Job, engine: Engine, dtype: torch.dtype, eval_every: int) -> dict[str, Any]:
+    """What `config.json` says."""
+    cannot = []
+    if task.spec is None:
+        cannot.append("the task was made from Python objects")
+    if not recipes.nameable(job.algorithm):
+        cannot.append("the algorithm has parts of the user's own")
+    if job.world.parameters()["budget"] is None:
+        cannot.append("the budget is a Python function")
+    return {
+        "fedkeel": __version__,
+        "task": task.spec or task.name,
+        "algorithm": job.algorithm.spec or job.algorithm.title,
+        "parameters": job.algorithm.parameters(),
+        "world": job.world.parameters(),
+        "rounds": job.rounds,
+        "seed": job.seed,
+        "batch_size": job.batch_size,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(job.task.data.x.device),
+        "engine": engine.mode,
+        "chunk": engine.chunk,
+        "target": task.target,
+        "eval_every": eval_every,
+        "rerunnable": not cannot,
+        **({"why_not": "; ".join(cannot)} if cannot else {}),
+    }
+
+
+class Log:
+    """The run directory while the run goes on (or nothing, without one)."""
+
+    def __init__(self, folder: Path | None, config: dict[str, Any], every: int) -> None:
+        self.folder, self.config, self.every = folder, config, every
+
+    def open(self, history: History) -> None:
+        if self.folder is not None:
+            files.write_json(self.folder / "config.json", self.config)
+            files.write_json(self.folder / "environment.json", files.environment())
+            files.atomically(self.folder / "history.jsonl", history.write)
+
+    def add(self, row: Row, state: State) -> None:
+        if self.folder is not None:
+            with open(self.folder / "history.jsonl", "a") as file:
+                file.write(rows.line(row))
+                if state.round and state.round % self.every == 0:
+                    file.flush()
+                    os.fsync(file.fileno())  # a checkpoint never knows more than the history
+            if state.round and state.round % self.every == 0:
+                files.save_state(self.folder, state)
+
+    def close(self, run: Run) -> None:
+        if self.folder is not None:
+            run.save(self.folder)
+            if run.status != "stopped":
+                files.drop_state(self.folder)
+
+
+def _play(
+    job: Job,
+    model: FlatModel,
+    engine: Engine,
+    state: State,
+    history: History,
+    config: dict[str, Any],
+    log: Log,
+    stop_after: int | None,
+    callbacks: Sequence[Callback],
+) -> Run:
+    """The rounds that are left."""
+    began = time.perf_counter() - (history[-1]["wall_seconds"] if history else 0.0)
+
+    def note(row: dict[str, Any], evaluate: bool) -> bool:
+        score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
+        known = {"round": state.round, **score, **row, "sim_seconds": None, "wall_seconds": time.perf_counter() - began}
+        history.append({name: known[name] for name in rows.COLUMNS} | known)
+        log.add(history[-1], state)
+        answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
+        return any(answers)
+
+    status, stop = "done", False
+    with finishing_the_round(log.folder is not None) as interrupted:
+        try:
+            log.open(history)
+            if not history:
+                stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
+            while state.round < job.rounds and status == "done":
+                if stop or interrupted or state.round == stop_after:
+                    status = "stopped"
+                    break
+                new, row = one_round(job, state, engine)
+                if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
+                    # keep the last model that was one; nothing of this round could be used
+                    status, new = "diverged", replace(state, round=new.round, totals=new.totals)
+                    row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
+                state = new
+                last = state.round == job.rounds or status == "diverged"
+                stop = note(row, last or state.round % config["eval_every"] == 0)
+            run = Run(config, history, status, state, model)
+            log.close(run)
+        finally:
+            engine.close()
+    if interrupted and status == "stopped":
+        raise KeyboardInterrupt
+    return run
+
+
+@contextmanager
+def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
+    """Note the first interrupt instead of raising it, so that a round ends and is saved; a second one raises."""
+    signals: list[int] = []
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if signals:
+            raise KeyboardInterrupt
+        signals.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
+    x = state.x
+    for rule in job.algorithm.hooks("eval_params"):
+        x = rule.eval_params(x, state.rules[rule.slot])
+    return engine.evaluate(job.task, x, state.buffers)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    world: World | None = None,
+    stop_after: int | None = None,
+    every: int = 10,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
+
+    What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
+    """
+    path = Path(folder)
+    config = files.read_json(path / "config.json")
+    task = task or _task(config)
+    if status_of(path, config) != "stopped":
+        return load(path, task)
+    algorithm = algorithm or _algorithm(config)
+    world = world or _world(config)
+    dtype, device = DTYPES[config["dtype"]], config["device"]
+    job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"], dtype, device)
+    model = job.task.adopt(config["seed"], dtype, device)
+    with one_thread():
+        engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
+        if (path / files.STATE).exists():
+            state = files.load_state(path, job, device)
+            history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
+        else:  # killed before its first checkpoint
+            state, history = first_state(job, model.flat.clone(), model.buffers()), History()
+        return _play(job, model, engine, state, history, config, Log(path, config, every), stop_after, callbacks)
+
+
+def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
+    """Read a run directory back: history, model and how it ended."""
+    path = Path(folder)
+    config = files.read_json(path / "config.json")
+    history, status = rows.read(path / "history.jsonl"), status_of(path, config)
+    task = task or _task(config)
+    dtype = DTYPES[config["dtype"]]
+    model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
+    x0 = model.flat.clone()
+    files.load_model(path, model)
+    state = State(model.flat.clone(), x0, model.buffers(), {}, {}, Memories(len(task.data)), history.last("round") or 0)
+    return Run(config, history, status, state, model)
+
+
+def status_of(path: Path, config: dict[str, Any]) -> str:
+    """How the run in this directory stands: "done", "diverged" or "stopped" (rounds are left)."""
+    history = rows.read(path / "history.jsonl") if (path / "history.jsonl").exists() else History()
+    if history and history[-1]["dropped"] and not history[-1]["clients"]:
+        return "diverged"
+    return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"
+
+
+def _task(config: dict[str, Any]) -> Task:
+    from . import tasks
+
+    if not config["rerunnable"] and "task" in config.get("why_not", ""):
+        raise InputError(f"The task of this run cannot be made again from its name ({config['why_not']}); give task=.")
+    return tasks.get(config["task"])
+
+
+def _algorithm(config: dict[str, Any]) -> Algorithm:
+    if not config["rerunnable"] and "algorithm" in config.get("why_not", ""):
+        raise InputError(f"This run's algorithm cannot be named ({config['why_not']}); give algorithm=.")
+    return recipes.rebuild(config["parameters"], config["algorithm"])
+
+
+def _world(config: dict[str, Any]) -> World:
+    known = config["world"]
+    if known["budget"] is None:
+        raise InputError("This run's budget was a Python function; give world=.")
+    return World(known["cohort"], parse_budget(known["budget"]), known["expected_steps"], known["sampler"])

@@ -1,0 +1,121 @@
+"""How the server weighs the updates of a round.
+
+    Delta = scale(...) * sum_i each(...)_i * Delta_i          over the clients that reported
+
+Raw coefficients are summed and one factor is applied at the end, so weights need not sum to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .errors import check
+
+if TYPE_CHECKING:
+    from .algorithm import Rule
+    from .optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Weights:
+    """`each` gives a client's raw coefficient, `scale` the one final factor; arguments are `[clients, 1]`."""
+
+    needs_norm: ClassVar[bool] = False
+    formula: ClassVar[str] = ""
+
+    def each(self, samples: Tensor, norm: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def parameters(self) -> dict[str, Any]:
+        return {"name": type(self).__name__.lower()} | self.__dict__
+
+
+@dataclass(frozen=True)
+class Samples(Weights):
+    """p_i = n_i / sum n: by the samples a client holds."""
+
+    formula: ClassVar[str] = "Delta = sum_i p_i Delta_i,   p_i = n_i / sum_j n_j"
+
+    def each(self, samples: Tensor, norm: Tensor) -> Tensor:
+        return samples
+
+    def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
+        return 1 / samples.sum()
+
+
+@dataclass(frozen=True)
+class Uniform(Weights):
+    """p_i = 1 / |S|: every client counts the same."""
+
+    formula: ClassVar[str] = "Delta = (1/|S|) sum_i Delta_i"
+
+    def each(self, samples: Tensor, norm: Tensor) -> Tensor:
+        return samples.new_ones(samples.shape)
+
+    def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
+        return samples.new_ones(()) / len(samples)
+
+
+@dataclass(frozen=True)
+class Nova(Weights):
+    """FedNova: each update is divided by A_i = ||a_i||_1, the weight its gradients carry (Wang et al. 2020).
+
+    `tau_eff="norm"` steps by sum p_i A_i; `"steps"`, as the official code with a proximal term, by sum p_i tau_i.
+    """
+
+    tau_eff: str = "norm"
+    needs_norm: ClassVar[bool] = True
+    formula: ClassVar[str] = "Delta = tau_eff sum_i p_i Delta_i / A_i,   A_i = ||a_i||_1,   tau_eff = sum_i p_i A_i"
+
+    def __post_init__(self) -> None:
+        check(self.tau_eff in ("norm", "steps"), self, "tau_eff", "'norm' or 'steps'", self.tau_eff)
+
+    def each(self, samples: Tensor, norm: Tensor) -> Tensor:
+        return samples / norm
+
+    def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
+        lengths = norms if self.tau_eff == "norm" else steps
+        return (samples * lengths).sum() / samples.sum() ** 2
+
+
+WEIGHTS: dict[str, type[Weights]] = {"samples": Samples, "uniform": Uniform, "nova": Nova}
+
+
+def lengths(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, expected: int | None) -> Tensor:
+    """A_i = ||a_i||_1 for `[clients, 1]` step counts, whatever the mix of momentum, proximal term and guess.
+
+    The same optimizer and the same guess run on a scalar shadow whose gradient is 1 plus the rules' linear parts.
+
+    >>> import fedkeel as fk
+    >>> lengths(fk.SGD(0.1, momentum=0.9), [fk.Guess()], torch.tensor([[2.0]]), 0.1, expected=9).item()
+    11.82112301
+    """
+    from .algorithm import At, Rows  # imported here because an algorithm is made of weights
+
+    steps = steps.double()
+    s = torch.zeros_like(steps)
+    client = replace(client, clip=None)
+    at = At(x=s[0], x0=s[0], optimizer=client, expected_steps=expected)
+    at.scalars, at.state = Rows({"lr": torch.full_like(s, lr), "steps": steps}), Rows(client.init(s))
+    for k in range(int(steps.max())):
+        unit = torch.ones_like(s)
+        for rule in rules:
+            pull = rule.shadow(s)
+            assert pull is not None
+            unit += pull
+        held = {"s": s.clone()} | {name: value.clone() for name, value in at.state.items()}
+        client.step(s, unit, at.state, at)
+        for name, value in held.items():  # who has spent its budget stays where it was
+            now = s if name == "s" else at.state[name]
+            now.copy_(torch.where(steps > k, now, value))
+    for rule in rules:
+        rule.extra(s, at.of(rule))
+    return -s / lr

@@ -1,0 +1,245 @@
+"""The world apart from the algorithm: who takes part in a round, and how many steps each can afford."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import draws
+from .errors import InputError, check, is_count, is_number
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a budget may depend on: the place in the run and, client by client, the data held."""
+
+    seed: int
+    round: int
+    clients: Ints
+    samples: Ints
+    batch_size: int | None
+
+
+@dataclass(frozen=True)
+class UniformSteps:
+    """Each participant draws its steps from {low, ..., high}, afresh each round.
+
+    >>> str(UniformSteps(4, 13)), UniformSteps(4, 13).expected
+    ('4:13', 18)
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        check(is_count(self.low, 0), self, "low", "an integer >= 0", self.low)
+        check(is_count(self.high) and self.high >= self.low, self, "high", f"an integer >= {self.low}", self.high)
+
+    @property
+    def expected(self) -> int:
+        """The steps the server asks for: five more than anybody can do (the GEL papers' protocol)."""
+        return self.high + 5
+
+    @property
+    def outcomes(self) -> range:
+        """The equally likely numbers of steps."""
+        return range(self.low, self.high + 1)
+
+    def steps(self, ask: Ask) -> Ints:
+        draw = (draws.generator(ask.seed, "budget", ask.round, int(c)) for c in ask.clients)
+        return np.array([g.integers(self.low, self.high + 1) for g in draw], dtype=np.int64)
+
+    def __str__(self) -> str:
+        return f"{self.low}:{self.high}"
+
+
+@dataclass(frozen=True)
+class FixedSteps:
+    """Every participant does the same number of steps.
+
+    >>> str(FixedSteps(10))
+    '10'
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check(is_count(self.count), self, "count", "an integer >= 1", self.count)
+
+    @property
+    def outcomes(self) -> range:
+        return range(self.count, self.count + 1)
+
+    def steps(self, ask: Ask) -> Ints:
+        return np.full(len(ask.clients), self.count, dtype=np.int64)
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Passes over the client's own data: max(1, ceil(epochs * n_i / B)) steps, B never above n_i.
+
+    `per_epoch=True` rounds every pass by itself: epochs * ceil(n_i / B), or floor with `drop_last`.
+
+    >>> ask = Ask(0, 1, np.array([0]), np.array([45]), 20)
+    >>> int(Epochs(2).steps(ask)[0]), int(Epochs(2, per_epoch=True).steps(ask)[0])
+    (5, 6)
+    """
+
+    epochs: float
+    per_epoch: bool = False
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        check(is_number(self.epochs) and self.epochs > 0, self, "epochs", "> 0", self.epochs)
+        whole = float(self.epochs).is_integer()
+        check(not self.per_epoch or whole, self, "epochs", "a whole number when per_epoch", self.epochs)
+        check(not self.drop_last or self.per_epoch, self, "drop_last", "used with per_epoch=True", self.drop_last)
+
+    def steps(self, ask: Ask) -> Ints:
+        n = ask.samples
+        batch = n if ask.batch_size is None else np.minimum(ask.batch_size, n)
+        if self.per_epoch:
+            each = n // batch if self.drop_last else -(-n // batch)
+            return np.maximum(1, int(self.epochs) * each)
+        # 1e-9: an epoch count such as 0.1 must not gain a step from its binary rounding
+        return np.maximum(1, np.ceil(self.epochs * n / batch - 1e-9)).astype(np.int64)
+
+    def __str__(self) -> str:
+        options = [name for name in ("per_epoch", "drop_last") if getattr(self, name)]
+        return f"{self.epochs:g}e" + (":" + ",".join(options) if options else "")
+
+
+Budget = UniformSteps | FixedSteps | Epochs | Callable[[int, int], int]
+
+
+def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
+    """Read `4:13` (uniform steps), `10` (steps) or `2e` (epochs).
+
+    >>> parse_budget("4:13"), parse_budget("2e")
+    (UniformSteps(low=4, high=13), Epochs(epochs=2.0, per_epoch=False, drop_last=False))
+    """
+    head, _, options = text.partition(":")
+    try:
+        if head.endswith("e"):
+            flags = {name: True for name in options.split(",") if name}
+            if flags.keys() <= {"per_epoch", "drop_last"}:
+                return Epochs(float(head[:-1]), **flags)
+        elif options:
+            return UniformSteps(int(head), int(options))
+        else:
+            return FixedSteps(int(head))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+    raise InputError(f"Budget '{text}' is not one of 4:13 (uniform steps), 10 (steps), 2e (epochs).")
+
+
+SAMPLERS = ("uniform", "cyclic", "weighted")
+
+
+@dataclass(frozen=True)
+class World:
+    """Who, and how much.
+
+    cohort: a number, a fraction, "all" or a schedule of cohorts `[[0, 1], [2, 3], ...]` that repeats;
+    default min(20, N). budget: default the task's, else one epoch; a callable `(round, client) -> steps` works
+    too, and 0 steps means the client does not take part. expected_steps: what the server asks for, which GEL's
+    `remaining` guesses fill up to. sampler: "uniform" without replacement, "cyclic" (blocks in client order, so
+    everybody takes part once per cycle) or "weighted" by samples.
+
+    >>> World(cohort=2).who(round=1, population=5, seed=0).shape
+    (2,)
+    """
+
+    cohort: int | float | str | Sequence[Sequence[int]] | None = None
+    budget: Budget | None = None
+    expected_steps: int | None = None
+    sampler: str = "uniform"
+
+    def __post_init__(self) -> None:
+        c, e = self.cohort, self.expected_steps
+        if isinstance(c, list | tuple):
+            good = bool(c) and all(len(s) > 0 and len(set(s)) == len(s) and all(is_count(i, 0) for i in s) for s in c)
+            check(good, self, "cohort", "a list of non-empty lists of distinct client numbers", c)
+        else:
+            good = c is None or c == "all" or is_count(c) or (isinstance(c, float) and 0 < c <= 1)
+            check(good, self, "cohort", "a number >= 1, a fraction in (0, 1], 'all' or a schedule", c)
+        check(e is None or is_count(e), self, "expected_steps", "an integer >= 1", e)
+        check(self.budget is None or hasattr(self.budget, "steps") or callable(self.budget), self, "budget",
+              "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps", self.budget)  # fmt: skip
+        check(self.sampler in SAMPLERS, self, "sampler", f"one of {', '.join(SAMPLERS)}", self.sampler)
+
+    def size(self, population: int) -> int:
+        """The cohort size where it is one number (of a schedule: the first one's); refuses what does not fit."""
+        c = self.cohort
+        if c is None:
+            return min(20, population)
+        if isinstance(c, list | tuple):
+            largest = max(max(s) for s in c)
+            if largest >= population:
+                raise InputError(f"The cohort schedule names client {largest}; there are clients 0..{population - 1}.")
+            return len(c[0])
+        if c == "all":
+            return population
+        assert isinstance(c, int | float)
+        size = c if isinstance(c, int) else max(1, math.floor(c * population + 1e-9))
+        if size > population:
+            raise InputError(f"A cohort of {size} is larger than the population of {population} clients.")
+        return size
+
+    def who(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None = None) -> Ints:
+        """The cohort of this round, ascending. Uniform sampling does not cost more when the population grows."""
+        c, size = self.cohort, self.size(population)
+        if isinstance(c, list | tuple):
+            return np.sort(np.array(c[(round - 1) % len(c)], dtype=np.int64))
+        if size == population:
+            return np.arange(population, dtype=np.int64)
+        if self.sampler == "cyclic":
+            return np.sort(((round - 1) * size + np.arange(size)) % population).astype(np.int64)
+        share = None
+        if self.sampler == "weighted":
+            assert sizes is not None
+            held = sizes(np.arange(population, dtype=np.int64))
+            share = held / held.sum()
+        generator = draws.generator(seed, "cohort", round)
+        return np.sort(generator.choice(population, size, replace=False, p=share)).astype(np.int64)
+
+    def steps(self, ask: Ask) -> Ints:
+        """The true steps each client of the cohort may do; 0 means it does not take part."""
+        budget = self.budget
+        if isinstance(budget, UniformSteps | FixedSteps | Epochs):
+            return budget.steps(ask)
+        assert callable(budget)
+        counts = [budget(ask.round, int(client)) for client in ask.clients]
+        for client, count in zip(ask.clients, counts, strict=True):
+            if not (isinstance(count, int | np.integer) and count >= 0):
+                where = f"client {client} in round {ask.round}"
+                raise InputError(f"The budget of {where} must be an integer >= 0. Got {count!r} instead.")
+        return np.array(counts, dtype=np.int64)
+
+    @property
+    def expected(self) -> int | None:
+        """The steps the server asks for, if that is known."""
+        if self.expected_steps is not None:
+            return self.expected_steps
+        return self.budget.expected if isinstance(self.budget, UniformSteps) else None
+
+    def parameters(self) -> dict[str, Any]:
+        """Values for the configuration; a callable budget cannot be written down."""
+        named = isinstance(self.budget, UniformSteps | FixedSteps | Epochs)
+        return {
+            "cohort": self.cohort,
+            "budget": str(self.budget) if named else None,
+            "expected_steps": self.expected,
+            "sampler": self.sampler,
+        }
