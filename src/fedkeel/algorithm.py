@@ -172,7 +172,8 @@ class Rule:
     """
 
     reference: ClassVar[str] = ""
-    formulas: ClassVar[dict[str, str]] = {}  # for `explain`: lines by place (client, server, sends...)
+    formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
+    keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
 
     @property
     def slot(self) -> str:

@@ -85,6 +85,10 @@ class Optimizer:
             for k, v in moved.items():
                 state[k].copy_(torch.where(more, v, state[k]))
 
+    def box(self, server: bool) -> list[str]:
+        """The update as a paper prints it: on clients from `g`, on the server from `Delta`."""
+        return []
+
     def parameters(self) -> dict[str, Any]:
         """Name and values, for configurations and tables."""
         return {"name": type(self).__name__.lower()} | {f.name: getattr(self, f.name) for f in fields(self)}
@@ -131,6 +135,13 @@ class SGD(Optimizer):
             y.addcmul_(g, at.lr, value=-1).add_(v, alpha=self.momentum)
         else:
             y.add_(v)
+
+    def box(self, server: bool) -> list[str]:
+        x, move, b = ("x", "+ lr Delta", "beta") if server else ("y", "- lr g", "a")
+        if not self.momentum:
+            return [f"{x} <- {x} {move}"]
+        step = f"{b} v {move}" if self.nesterov else "v"
+        return [f"v <- {b} v {move}        {b} = {self.momentum:g}", f"{x} <- {x} + {step}"]
 
     def coast(self, counts: Tensor) -> Tensor:
         """c(q) = a (1 - a^q) / (1 - a): how far q zero-gradient steps carry a unit of velocity (Nesterov: times a)."""
@@ -187,6 +198,18 @@ class Adaptive(Optimizer):
         """Update `v` in place with the squared gradient."""
         raise NotImplementedError
 
+    second: ClassVar[str] = ""  # the same as a formula, G for the gradient
+
+    def box(self, server: bool) -> list[str]:
+        x, sign, g = ("x", "+", "Delta") if server else ("y", "-", "g")
+        start = f"eps = {self.eps:g}, v starts at {self.v_init:g}"
+        start += ", both moments bias-corrected" if self.bias_correction else ""
+        return [
+            f"m <- beta1 m + (1 - beta1) {g}        beta1 = {self.beta1:g}",
+            self.second.replace("G", g).replace("#", f"{self.beta2:g}"),
+            f"{x} <- {x} {sign} lr m / (sqrt(v) + eps)        {start}",
+        ]
+
     def move(self, y: Tensor, g: Tensor, state: State, at: At) -> None:
         assert self.beta1 is not None and self.beta2 is not None and self.eps is not None
         m, v, j = state["m"], state["v"], state["j"]
@@ -209,6 +232,7 @@ class Adam(Adaptive):
     """
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True}
+    second: ClassVar[str] = "v <- beta2 v + (1 - beta2) G^2        beta2 = #"
     reference: ClassVar[str] = "Kingma & Ba 2015; on the server Reddi et al. 2021 (FedAdam)"
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
@@ -227,6 +251,7 @@ class Yogi(Adaptive):
     """
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "bias_correction": True}
+    second: ClassVar[str] = "v <- v - (1 - beta2) G^2 sign(v - G^2)        beta2 = #"
     reference: ClassVar[str] = "Zaheer et al. 2018; on the server Reddi et al. 2021 (FedYogi)"
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
@@ -246,6 +271,7 @@ class Adagrad(Adaptive):
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.0, "beta2": 0.0, "eps": 1e-10, "bias_correction": False}
     at_server: ClassVar[dict[str, Any]] = Adaptive.at_server | {"beta1": 0.0, "beta2": 0.0}
+    second: ClassVar[str] = "v <- v + G^2"
     reference: ClassVar[str] = "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)"
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:

@@ -44,6 +44,10 @@ class Job:
     seed: int
     batch_size: int | None
 
+    def cast(self, dtype: torch.dtype, device: str) -> Job:
+        """The same job with its data in `dtype` on `device`."""
+        return replace(self, task=self.task.cast(dtype, device))
+
 
 @dataclass
 class State:
