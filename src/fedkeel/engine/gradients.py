@@ -44,10 +44,8 @@ class Serial:
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         model = self.model
-        own = y.data_ptr() == model.flat.data_ptr()
-        kept = None if own else model.flat.clone()
-        if not own:
-            model.flat.copy_(y[0])
+        if y.data_ptr() != model.flat.data_ptr():
+            return self._elsewhere(y, batch)
         model.place.step = batch.step
         if self.draws_globally:
             torch.manual_seed(model.place.torch_seed(-1))
@@ -56,10 +54,17 @@ class Serial:
             losses = self.task.loss(model.module(batch.x[0]), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-        if kept is not None:
-            model.flat.copy_(kept)
-        # The caller may change g in place, and the next backward starts from zero: own storage only for other points
-        return (model.grad[None] if own else model.grad.clone()[None]), loss.detach().view(1, 1)
+        return model.grad[None], loss.detach().view(1, 1)
+
+    def _elsewhere(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """At another point than the client's own, whose model and gradient are put back."""
+        flat, grad = self.model.flat.clone(), self.model.grad.clone()
+        self.model.flat.copy_(y[0])
+        g, loss = self(self.model.flat[None], batch)
+        g = g.clone()
+        self.model.flat.copy_(flat)
+        self.model.grad.copy_(grad)
+        return g, loss
 
 
 class Batched:
