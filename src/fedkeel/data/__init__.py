@@ -5,6 +5,7 @@ No Python object per client: a million registered clients are one array of offse
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,9 @@ class FederatedData:
         test = None
         if self.test is not None:
             test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
-        x, y = _cast(self.x, dtype, device), _target(self.y, dtype, device)
-        return FederatedData(x, y, self.offsets, self.client_ids, test)
+        same = copy.copy(self)  # checked already
+        same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        return same
 
     def _validate(self) -> None:
         offsets = self.offsets

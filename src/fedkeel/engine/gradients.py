@@ -16,6 +16,7 @@ from torch.func import functional_call, vmap
 from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
+from . import client_axis
 
 # Layers that treat samples independently, keep no running state and draw no random numbers.
 CLIENT_AXIS = (
@@ -72,22 +73,25 @@ class Batched:
 
     def __init__(self, task: Task, model: FlatModel) -> None:
         self.task, self.model = task, model
-        self.buffers = model.buffers()
-        self.losses: Callable[..., Tensor] = vmap(self._one)
+        # A chain of plain layers is a few batched matrix products; vmap follows any other module, at a price per step.
+        chain = client_axis.chain(model.module)
+        self.outputs: Callable[[Tensor, Tensor], Tensor] = vmap(self._one) if chain is None else chain
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[clients, params]`."""
         self.model.module.train()
         return x.repeat(clients, 1)
 
-    def _one(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        output = functional_call(self.model.module, (self.model.views(vector), self.buffers), (x,))
-        return self.task.loss(output, y)
+    def _one(self, vector: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(self.model.module, self.model.views(vector), (x,))
+        return output
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
-            losses = self.losses(leaf, batch.x, batch.y)
+            output = self.outputs(leaf, batch.x)
+            # A loss gives one value per sample, so the samples of all clients can stand in one batch.
+            losses = self.task.loss(output.flatten(0, 1), batch.y.flatten(0, 1)).view(batch.y.shape[:2])
             loss = losses.mean(1) if batch.share is None else (losses * batch.share).sum(1)
             (g,) = torch.autograd.grad(loss.sum(), leaf)
         return g, loss.detach()[:, None]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..memory import Memories
 
 T = TypeVar("T")
-BLOCK = 2048  # test samples per forward pass
+BLOCK = 2**20  # input numbers per forward pass of an evaluation
 
 
 class Worker:
@@ -188,7 +188,8 @@ class Engine:
         for worker in self.all:
             worker.model.load(x, buffers)
         y = task.data.test[1]
-        blocks = [slice(b, b + BLOCK) for b in range(0, len(y), BLOCK)]
+        size = max(1, BLOCK // max(1, task.data.test[0][0].numel()))
+        blocks = [slice(b, b + size) for b in range(0, len(y), size)]
         parts = list(self.map(Worker.evaluate, blocks))
         output = torch.cat([o for o, _ in parts])
         loss = float(torch.cat([v for _, v in parts]).double().mean())
