@@ -29,6 +29,15 @@ CLIENT_AXIS = (
 LARGEST = 20_000  # parameters; above, arithmetic dominates and one client at a time is as fast
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images with their channels innermost: convolutions and pooling on CPUs are up to twice as fast that way."""
+    if x.ndim != 4 or not x.is_floating_point():
+        return x
+    _, channels, height, width = x.shape
+    strides = (channels * height * width, 1, channels * width, channels)  # also where channels = 1, unlike contiguous()
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
 class Serial:
     """One client at a time, by the module's own backward into the flat gradient."""
 
@@ -52,7 +61,7 @@ class Serial:
             torch.manual_seed(model.place.torch_seed(-1))
         model.grad.zero_()
         with torch.enable_grad():
-            losses = self.task.loss(model.module(batch.x[0]), batch.y[0])
+            losses = self.task.loss(model.module(channels_last(batch.x[0])), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         return model.grad[None], loss.detach().view(1, 1)

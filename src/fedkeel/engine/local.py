@@ -25,7 +25,7 @@ from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part
 from ..world import Ints
-from .gradients import Batched, Serial, choose, moves_global_generator
+from .gradients import Batched, Serial, channels_last, choose, moves_global_generator
 
 if TYPE_CHECKING:
     from ..memory import Memories
@@ -100,7 +100,7 @@ class Worker:
         assert self.task.data.test is not None
         x, y = self.task.data.test[0][block], self.task.data.test[1][block]
         self.model.module.eval()
-        output = self.model.module(x)
+        output = self.model.module(channels_last(x))
         return output, self.task.loss(output, y)
 
 
