@@ -54,9 +54,9 @@ def page(tuned: dict[str, dict[float, float]], best: dict[str, float], report: d
         "# Drift on a small CIFAR-10",
         "",
         "One class per client, 100 clients, 10 per round, 16x16 pictures, LeNet with 16 and 32 channels (31,578",
-        f"parameters), batches of 64, one local epoch (8 steps), weight decay {WEIGHT_DECAY:g}, {rounds} rounds, evaluated",
-        f"every 5. Rates were chosen on seed {TUNING} alone; the table has seeds {', '.join(map(str, REPORT))}. Accuracy is the",
-        "mean over the last quarter of the rounds, ± its 95 % interval over seeds (Student's t).",
+        f"parameters), batches of 64, one local epoch (8 steps), weight decay {WEIGHT_DECAY:g}, {rounds} rounds,",
+        f"evaluated every 5. Rates were chosen on seed {TUNING} alone; the table has seeds {', '.join(map(str, REPORT))}.",
+        "Accuracy is the mean over the last quarter of the rounds, ± its 95 % interval over seeds (Student's t).",
         "",
         "| method | rates tried: accuracy on the tuning seed | rate | accuracy | by seed | MB to FedAvg's mean |",
         "|---|---|---|---|---|---|",
@@ -71,9 +71,8 @@ def page(tuned: dict[str, dict[float, float]], best: dict[str, float], report: d
         if all(reached):
             cost = f"{statistics.mean((r['bytes_down'] + r['bytes_up']) / 1e6 for r in reached if r):.0f}"
         shown = ", ".join(f"{v:.3f}" for v in values)
-        lines.append(
-            f"| {method} | {tried} | {lr:g} | {statistics.mean(values):.3f} ± {interval(values):.3f} | {shown} | {cost} |"
-        )
+        mean = f"{statistics.mean(values):.3f} ± {interval(values):.3f}"
+        lines.append(f"| {method} | {tried} | {lr:g} | {mean} | {shown} | {cost} |")
     return "\n".join(lines) + "\n"
 
 
