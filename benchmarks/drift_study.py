@@ -55,7 +55,7 @@ def page(tuned: dict[str, dict[float, float]], best: dict[str, float], report: d
         "",
         "One class per client, 100 clients, 10 per round, 16x16 pictures, LeNet with 16 and 32 channels (31,578",
         f"parameters), batches of 64, one local epoch (8 steps), weight decay {WEIGHT_DECAY:g}, {rounds} rounds,",
-        f"evaluated every 5. Rates were chosen on seed {TUNING} alone; the table has seeds {', '.join(map(str, REPORT))}.",
+        f"evaluated every 5. Rates were chosen on seed {TUNING} alone; the table has seeds {REPORT}.",
         "Accuracy is the mean over the last quarter of the rounds, ± its 95 % interval over seeds (Student's t).",
         "",
         "| method | rates tried: accuracy on the tuning seed | rate | accuracy | by seed | MB to FedAvg's mean |",
