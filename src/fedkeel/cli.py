@@ -202,6 +202,8 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
         print(json.dumps({"task": study.task, "out": str(out), **summary(arms, target), "runs": runs}))
     else:
         console = Console()
+        if not console.is_terminal:  # a file or a pipe has no width to keep to
+            console = Console(width=110)
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
         console.print(
