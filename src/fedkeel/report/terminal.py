@@ -97,6 +97,6 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
     if target is not None:
         notes.append(f"rounds, gradients and MB are the means spent to reach {target:g}")
-        if any(arm.missed for arm in arms):
+        if any(0 < arm.missed < seeds for arm in arms):
             notes.append("> : seeds that did not reach it count with their whole run")
     console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
