@@ -45,7 +45,7 @@ class Serial:
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         model = self.model
         own = y.data_ptr() == model.flat.data_ptr()
-        kept = None if own else model.flat.clone()
+        kept = None if own else (model.flat.clone(), model.grad.clone())
         if not own:
             model.flat.copy_(y[0])
         model.place.step = batch.step
@@ -56,10 +56,12 @@ class Serial:
             losses = self.task.loss(model.module(batch.x[0]), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-        if kept is not None:
-            model.flat.copy_(kept)
-        # The caller may change g in place, and the next backward starts from zero: own storage only for other points
-        return (model.grad[None] if own else model.grad.clone()[None]), loss.detach().view(1, 1)
+        if kept is None:  # the caller may change g in place: the next backward starts from zero
+            return model.grad[None], loss.detach().view(1, 1)
+        g = model.grad.clone()[None]
+        model.flat.copy_(kept[0])
+        model.grad.copy_(kept[1])  # whoever asked may still hold the gradient of its own point
+        return g, loss.detach().view(1, 1)
 
 
 class Batched:
@@ -96,16 +98,22 @@ def no_client_axis(task: Task, model: FlatModel) -> str | None:
             return f"{type(layer).__name__} has no client-axis form"
     if model.buffers():
         return "the model has buffers"
-    batch = Batch(task.data.x[:2][None].repeat_interleave(2, 0), task.data.y[:2][None].repeat_interleave(2, 0), None)
+    x, y = task.data.x[:2], task.data.y[:2]
+    # Two clients: one with all of these samples, one with the first alone, padded with what must not count.
+    share = torch.zeros(2, len(x)).to(model.flat)
+    share[0], share[1, 0] = 1 / len(x), 1
+    batched, serial = Batched(task, model), Serial(task, model)
     try:
-        g, loss = Batched(task, model)(model.flat.repeat(2, 1), batch)
+        both = Batch(torch.stack([x, x]), torch.stack([y, y]), share)
+        g, loss = batched(batched.start(model.flat, 2), both)
+        oracles = [serial(model.flat[None].clone(), Batch(x[None, :own], y[None, :own], None)) for own in (len(x), 1)]
     except Exception as error:  # whatever a user's forward does that vmap cannot follow
         return f"its forward does not run under vmap ({type(error).__name__})"
-    oracle, value = Serial(task, model)(model.flat[None], Batch(batch.x[:1], batch.y[:1], None))
-    close = torch.allclose(g[:1], oracle, rtol=1e-3, atol=1e-5) and torch.allclose(
-        loss[:1], value, rtol=1e-3, atol=1e-5
-    )
-    return None if close else "its forward along the client axis gives other gradients than one client at a time"
+    for client, (oracle, value) in enumerate(oracles):
+        for got, want in ((g[client], oracle[0]), (loss[client], value[0])):
+            if not torch.allclose(got, want, rtol=1e-3, atol=1e-5):
+                return "its forward along the client axis gives other gradients than one client at a time"
+    return None
 
 
 def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
