@@ -279,8 +279,8 @@ class Algorithm:
         for name in ("client", "server"):
             part = getattr(self, name)
             check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
-        for rule in self.rules:
-            check(isinstance(rule, Rule), self, "rules", "a list of rules", rule)
+        good = isinstance(self.rules, list | tuple) and all(isinstance(rule, Rule) for rule in self.rules)
+        check(good, self, "rules", "a list of rules", self.rules)
         object.__setattr__(self, "client", self.client.for_clients())
         object.__setattr__(self, "server", self.server.for_server())
         object.__setattr__(self, "rules", tuple(self.rules))

@@ -117,6 +117,7 @@ class SGD(Optimizer):
         super().__post_init__()
         m = self.momentum
         check(is_number(m) and 0 <= m < 1, self, "momentum", "in [0, 1)", m)
+        check(isinstance(self.nesterov, bool), self, "nesterov", "true or false", self.nesterov)
         check(not self.nesterov or m > 0, self, "nesterov", "false when momentum is 0", self.nesterov)
 
     @property
@@ -176,6 +177,8 @@ class Adaptive(Optimizer):
             check(value is None or (is_number(value) and 0 <= value < 1), self, name, "in [0, 1)", value)
         check(self.eps is None or (is_number(self.eps) and self.eps > 0), self, "eps", "> 0", self.eps)
         check(self.v_init is None or (is_number(self.v_init) and self.v_init >= 0), self, "v_init", ">= 0", self.v_init)
+        corrects = self.bias_correction
+        check(corrects is None or isinstance(corrects, bool), self, "bias_correction", "true or false", corrects)
 
     def for_clients(self) -> Self:
         return super().for_clients()._filled({"v_init": 0.0})
@@ -203,7 +206,8 @@ class Adaptive(Optimizer):
     def box(self, server: bool) -> list[str]:
         x, sign, g = ("x", "+", "Delta") if server else ("y", "-", "g")
         start = f"eps = {self.eps:g}, v starts at {self.v_init:g}"
-        start += ", both moments bias-corrected" if self.bias_correction else ""
+        if self.bias_correction:
+            start += ", lr times sqrt(1 - beta2^t) / (1 - beta1^t)" if server else ", both moments bias-corrected"
         return [
             f"m <- beta1 m + (1 - beta1) {g}        beta1 = {self.beta1:g}",
             self.second.replace("G", g).replace("#", f"{self.beta2:g}"),
@@ -216,9 +220,14 @@ class Adaptive(Optimizer):
         j.add_(1)
         m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
         self.second_moment(v, g * g)
+        rate = at.lr
         if self.bias_correction:
-            m, v = m / (1 - self.beta1**j), v / (1 - self.beta2**j)
-        y.sub_(at.lr * m / (v.sqrt() + self.eps))
+            first, second = 1 - self.beta1**j, 1 - self.beta2**j
+            if at.rates is None:  # on clients as torch and Kingma & Ba's algorithm 1: eps meets the corrected root
+                m, v = m / first, v / second
+            else:  # on the server as TFF: the rate is corrected, so that eps means the same in every round
+                rate = rate * second.sqrt() / first
+        y.sub_(rate * m / (v.sqrt() + self.eps))
 
 
 @dataclass(frozen=True)
@@ -273,6 +282,10 @@ class Adagrad(Adaptive):
     at_server: ClassVar[dict[str, Any]] = Adaptive.at_server | {"beta1": 0.0, "beta2": 0.0}
     second: ClassVar[str] = "v <- v + G^2"
     reference: ClassVar[str] = "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not self.beta2, self, "beta2", "left out (its second moment forgets nothing)", self.beta2)
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         v.add_(square)

@@ -265,4 +265,6 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
 
 def nameable(parts: Algorithm) -> bool:
     """Whether every part is one of ours, so that the algorithm can be written down and built again."""
-    return type(parts.client).__name__.lower() in OPTIMIZERS and all(type(r) is RULES.get(r.slot) for r in parts.rules)
+    tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
+    tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
+    return all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)

@@ -98,10 +98,13 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise InputError(f"{name} must be one array: its entries differ in length.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
     if tensor.ndim == 0:
         raise InputError(f"{name} must have one entry per sample. Got a single number.")
     return tensor

@@ -114,16 +114,22 @@ def no_client_axis(task: Task, model: FlatModel) -> str | None:
             return f"{type(layer).__name__} has no client-axis form"
     if model.buffers():
         return "the model has buffers"
-    batch = Batch(task.data.x[:2][None].repeat_interleave(2, 0), task.data.y[:2][None].repeat_interleave(2, 0), None)
+    x, y = task.data.x[:2], task.data.y[:2]
+    # Two clients: one with all of these samples, one with the first alone, padded with what must not count.
+    share = torch.zeros(2, len(x)).to(model.flat)
+    share[0], share[1, 0] = 1 / len(x), 1
+    batched, serial = Batched(task, model), Serial(task, model)
     try:
-        g, loss = Batched(task, model)(model.flat.repeat(2, 1), batch)
+        both = Batch(torch.stack([x, x]), torch.stack([y, y]), share)
+        g, loss = batched(batched.start(model.flat, 2), both)
+        oracles = [serial(model.flat[None].clone(), Batch(x[None, :own], y[None, :own], None)) for own in (len(x), 1)]
     except Exception as error:  # whatever a user's forward does that vmap cannot follow
         return f"its forward does not run under vmap ({type(error).__name__})"
-    oracle, value = Serial(task, model)(model.flat[None], Batch(batch.x[:1], batch.y[:1], None))
-    close = torch.allclose(g[:1], oracle, rtol=1e-3, atol=1e-5) and torch.allclose(
-        loss[:1], value, rtol=1e-3, atol=1e-5
-    )
-    return None if close else "its forward along the client axis gives other gradients than one client at a time"
+    for client, (oracle, value) in enumerate(oracles):
+        for got, want in ((g[client], oracle[0]), (loss[client], value[0])):
+            if not torch.allclose(got, want, rtol=1e-3, atol=1e-5):
+                return "its forward along the client axis gives other gradients than one client at a time"
+    return None
 
 
 def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:

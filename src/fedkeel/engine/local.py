@@ -203,10 +203,11 @@ class Engine:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One intra-op thread while a run lasts (the same bits for any number of workers); then the caller's setting."""
+    """One intra-op thread while a run lasts (the same bits for any number of workers); then as the caller had it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):  # a model that draws from the global generator has it reseeded
+            yield
     finally:
         torch.set_num_threads(before)
