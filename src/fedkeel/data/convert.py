@@ -19,7 +19,11 @@ Array = NDArray[Any]
 
 
 def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a torch data set of (input, target) pairs, each stacked into one tensor."""
+    """Inputs and targets of a torch data set of (input, target) pairs, each stacked into one tensor.
+
+    >>> torch_pairs([(1.5, 0), (2.5, 1)], "The data set")
+    (tensor([1.5000, 2.5000]), tensor([0, 1]))
+    """
     if isinstance(dataset, torch.utils.data.TensorDataset):
         if len(dataset.tensors) != 2:
             raise InputError(f"{name} must give (input, target) pairs. Got {len(dataset.tensors)} tensors.")
@@ -119,7 +123,11 @@ def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) -> Array:
-    """All these columns as numbers, `[rows, columns]`."""
+    """All these columns as numbers, `[rows, columns]`.
+
+    >>> csv_features({"age": ["63", "41"], "dose": ["0.5", "2"]}, "hearts.csv").tolist()
+    [[63.0, 0.5], [41.0, 2.0]]
+    """
     if not columns:
         raise InputError(f"{os.fspath(path)} has no feature column beside the client and the target.")
     for name, values in columns.items():
@@ -131,7 +139,11 @@ def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) ->
 
 
 def plain(values: Sequence[Any]) -> Array:
-    """Texts as whole numbers where all of them are, else as numbers where all are, else as they stand."""
+    """Texts as whole numbers where all of them are, else as numbers where all are, else as they stand.
+
+    >>> plain(["7", "10"]).tolist(), plain(["7", "0.5"]).tolist(), plain(["7", "b"]).tolist()
+    ([7, 10], [7.0, 0.5], ['7', 'b'])
+    """
     if all(isinstance(v, str) for v in values):
         numbers = [_number(v) for v in values]
         if None not in numbers:
@@ -141,7 +153,11 @@ def plain(values: Sequence[Any]) -> Array:
 
 
 def targets(values: Array, names: Array, what: str) -> Array:
-    """Numbers as they are; texts as class numbers, by their place in the sorted `names` of the training data."""
+    """Numbers as they are; texts as class numbers, by their place in the sorted `names` of the training data.
+
+    >>> targets(np.array(["yes", "no"]), np.array(["no", "yes"]), "test").tolist()
+    [1, 0]
+    """
     texts = [array.dtype.kind in "US" for array in (values, names)]
     if texts[0] != texts[1]:
         raise InputError(f"The {what} targets and the training targets must both be numbers or both be texts.")
