@@ -77,12 +77,14 @@ def test_draws_with_replacement_become_clients():
 
 @pytest.mark.parametrize("lists", [[[0, 3]], [[-1, 0]], [[0.5]]])
 def test_indices_outside_the_data_are_refused(lists):
-    message = message_of(lambda: FederatedData.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 2], lists))
+    held = [np.array(own) for own in lists]
+    message = message_of(lambda: FederatedData.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 2], held))
     assert "whole numbers in 0..2" in message
 
 
 def test_a_client_without_indices_is_refused():
-    assert "no samples" in message_of(lambda: FederatedData.from_arrays([[0.0]], [0], [[0], []]))
+    held = [np.array([0]), np.array([])]
+    assert "no samples" in message_of(lambda: FederatedData.from_arrays([[0.0]], [0], held))
 
 
 def test_torch_tensors_and_torch_items_give_the_same_data():

@@ -5,6 +5,7 @@ No Python object per client: a million registered clients are one array of offse
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,8 @@ from torch import Tensor
 from ..errors import InputError, unknown
 from . import convert
 
-# Who holds which sample: an id per sample, lists of sample indices, or a function of the targets that gives either.
-Clients = ArrayLike | Sequence[ArrayLike] | Callable[[NDArray[Any]], Any]
+# Who holds which sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
+Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
 
 
 class FederatedData:
@@ -50,8 +51,8 @@ class FederatedData:
     def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> FederatedData:
         """Group samples by client; clients are numbered by sorted id.
 
-        clients: the id beside each sample; or a list with the sample indices of each client (a sample may occur twice
-        or never); or a function of the targets that gives either, such as the partitions of `fedkeel.data.partition`.
+        clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
+        twice or never); or a function of the targets that gives either, such as those of `fedkeel.data.partition`.
 
         >>> from functools import partial
         >>> from fedkeel.data.partition import shards
@@ -61,7 +62,11 @@ class FederatedData:
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
         held = clients(y.cpu().numpy()) if callable(clients) else clients
-        if isinstance(held, list | tuple) and len(held) and np.ndim(held[0]) == 1:
+        if (
+            isinstance(held, list | tuple)
+            and held
+            and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
+        ):
             order, counts = _indices(held, len(x)), np.array([len(own) for own in held])
             return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), None, test)
         ids = np.asarray(held)
@@ -178,8 +183,9 @@ class FederatedData:
         test = None
         if self.test is not None:
             test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
-        x, y = _cast(self.x, dtype, device), _target(self.y, dtype, device)
-        return FederatedData(x, y, self.offsets, self.client_ids, test)
+        same = copy.copy(self)  # checked already
+        same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        return same
 
     def _validate(self) -> None:
         offsets = self.offsets
@@ -207,17 +213,20 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise InputError(f"{name} must be one array: its entries differ in length.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
     if tensor.ndim == 0:
         raise InputError(f"{name} must have one entry per sample. Got a single number.")
     return tensor
 
 
-def _indices(held: Sequence[ArrayLike], samples: int) -> Tensor:
-    order = np.concatenate([np.asarray(own) if np.size(own) else np.empty(0, dtype=np.int64) for own in held])
+def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
+    order = np.concatenate([own if len(own) else np.empty(0, dtype=np.int64) for own in held])
     if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
         raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
     return torch.from_numpy(order.astype(np.int64))
