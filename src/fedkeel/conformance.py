@@ -247,9 +247,8 @@ def check_bytes(
     """
     known = _algorithm(algorithm)
     post = Post()
-    run = _run(
-        replace(known, rules=[post.watch(rule) for rule in known.rules]), task, world, engine=Local(mode, workers=1)
-    )
+    watched = replace(known, rules=[post.watch(rule) for rule in known.rules])
+    run = _run(watched, task, world, engine=Local(mode, workers=1))
     model = {"x": run.params} | {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):

@@ -18,7 +18,8 @@ from ..flat import FlatModel
 from ..task import Task
 from . import client_axis
 
-# Layers that treat samples independently, keep no running state and draw no random numbers.
+# Layers that treat samples independently, keep no running state and draw no random numbers. A layer of one's own that
+# does the same says so by an attribute: client_axis = True.
 CLIENT_AXIS = (
     nn.Linear, nn.Bilinear, nn.Embedding, nn.Flatten, nn.Unflatten, nn.Identity,
     nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d,
@@ -110,7 +111,8 @@ def no_client_axis(task: Task, model: FlatModel) -> str | None:
     """Why this model cannot run along the client axis, or None."""
     for name, layer in model.module.named_modules():
         leaf = next(layer.children(), None) is None
-        if leaf and type(layer) not in CLIENT_AXIS and (name or type(layer).__module__.startswith("torch.")):
+        known = type(layer) in CLIENT_AXIS or getattr(layer, "client_axis", False)
+        if leaf and not known and (name or type(layer).__module__.startswith("torch.")):
             return f"{type(layer).__name__} has no client-axis form"
     if model.buffers():
         return "the model has buffers"
