@@ -29,7 +29,7 @@ def test_the_first_users_are_numpys_multivariate_normal_bit_for_bit():
     sizes = np.minimum(np.random.lognormal(3, 2, 1000).astype(int) + 5, 1000)
     np.random.seed(931231)
     mixing = np.random.normal(0, 1, (61, 5, 1))
-    sigma = np.diag(np.arange(1, 61) ** -1.2)
+    sigma = np.diag([(j + 1) ** -1.2 for j in range(60)])
     mean = np.random.normal(np.random.normal(0, 1), 1, 1)
     data = fk.tasks.synthetic().data
     for user in range(3):
