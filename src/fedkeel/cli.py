@@ -202,6 +202,8 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
         print(json.dumps({"task": study.task, "out": str(out), **summary(arms, target), "runs": runs}))
     else:
         console = Console()
+        if not console.is_terminal:  # a file or a pipe has no width to keep to
+            console = Console(width=110)
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
         console.print(
@@ -239,9 +241,9 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.what in (None, "tasks"):
         show("tasks", {name: first_line(make) for name, make in TASKS.items()})
     if arguments.what in (None, "algorithms"):
+        keys = {name: ", ".join(f"{k}={v}" for k, v in recipe.keys.items()) for name, recipe in RECIPES.items()}
         show("algorithms (put together with +)", {
-            name: recipe.summary + (f"  [{', '.join(f'{k}={v}' for k, v in recipe.keys.items())}]" if recipe.keys else "")
-            for name, recipe in RECIPES.items()
+            name: recipe.summary + (f"  [{keys[name]}]" if keys[name] else "") for name, recipe in RECIPES.items()
         })  # fmt: skip
         show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from . import history as rows
 from . import recipes
 from .algorithm import Algorithm
 from .engine.local import Engine, Local, one_thread
-from .errors import InputError, check, is_count
+from .errors import InputError, StabilityWarning, check, is_count
 from .flat import FlatModel
 from .history import History, Row
 from .memory import Memories
@@ -132,7 +134,12 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
     batch_size = batch_size if batch_size is not None else task.batch_size
-    return Job(task, algorithm.resolve(task, world), world, rounds, seed, batch_size)
+    resolved = algorithm.resolve(task, world)
+    for rule in resolved.rules:
+        steps = max(getattr(world.budget, "outcomes", [math.inf]))
+        if told := rule.warn(resolved, world.size(len(task.data)) / len(task.data), steps):
+            warnings.warn(told, StabilityWarning, stacklevel=2)
+    return Job(task, resolved, world, rounds, seed, batch_size)
 
 
 def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int) -> dict[str, Any]:
@@ -267,10 +274,14 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
 
 
 def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
-    x = state.x
+    models = {"": state.x}
     for rule in job.algorithm.hooks("eval_params"):
-        x = rule.eval_params(x, state.rules[rule.slot])
-    return engine.evaluate(job.task, x, state.buffers)
+        models = rule.eval_params(state.x, state.rules[rule.slot])
+    scores: dict[str, float | None] = {}
+    for name, x in models.items():
+        score = engine.evaluate(job.task, x, state.buffers)
+        scores |= {f"{column}_{name}" if name else column: value for column, value in score.items()}
+    return scores
 
 
 def resume(

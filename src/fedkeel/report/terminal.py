@@ -79,12 +79,12 @@ def draw(
 def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Console) -> None:
     """The comparison: how fast, how far, at what price; the first arm is what the others are measured by."""
     seeds = len(arms[0].histories)
-    view = Table(pad_edge=False, box=box.SIMPLE_HEAD)
-    view.add_column("algorithm", no_wrap=True)
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    view.add_column("algorithm", overflow="fold", min_width=16)
     if target is not None:
-        for name in (f"rounds to {target:g}", "speed-up", "gradients", "MB"):
+        for name in (f"to {target:g}: rounds", "speed-up", "gradients", "MB"):
             view.add_column(name, justify="right", no_wrap=True)
-    view.add_column("final accuracy", justify="right", no_wrap=True)
+    view.add_column("at the end", justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
         cells = [Text("■ ", style=colour(number)) + Text(arm.name)]
         if target is not None:
@@ -93,9 +93,10 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         cells.append(Text(arm.final_text()))
         view.add_row(*cells)
     console.print(view)
-    notes = [f"{rounds} rounds, {seeds} seed{'s, ± is the 95 % interval of their mean' if seeds > 1 else ''}"]
+    notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
+    notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
     if target is not None:
-        notes.append(f"gradients and MB are those spent to reach {target:g}")
-        if any(arm.missed for arm in arms):
-            notes.append("> counts seeds that did not reach it at the end of the run")
+        notes.append(f"rounds, gradients and MB are the means spent to reach {target:g}")
+        if any(0 < arm.missed < seeds for arm in arms):
+            notes.append("> : seeds that did not reach it count with their whole run")
     console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
