@@ -216,6 +216,7 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
     finite = torch.stack([torch.isfinite(value).all(1) for value in sums.values()]).all(0).cpu().numpy()[back]
+    finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
     assert at.clients is not None
     cohort, rows = at.clients[back], torch.from_numpy(back[finite]).to(y.device)
     part = Part(clients=cohort[finite].tolist(), dropped=cohort[~finite].tolist())
