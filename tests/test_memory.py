@@ -3,14 +3,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel as fk
-from fedkeel import memory
+from fedkeel import checkpoint, memory
 from fedkeel.conformance import MODES, check_resume, toy, toy_world
 from fedkeel.memory import Memories
+from fedkeel.round import State
 
 STORES = pytest.mark.parametrize("in_ram", [2**31, 0], ids=["ram", "file"])
 writes = st.lists(st.tuples(st.sets(st.integers(0, 299), min_size=1, max_size=90), st.integers(1, 9)), max_size=6)
@@ -102,3 +104,23 @@ def test_a_dropped_client_keeps_its_old_memory(mode):
     assert torch.equal(before[0], after[0])
     assert not torch.equal(before[1], after[1])
     assert [(row["clients"], row["dropped"]) for row in second.history] == [(0, 0), (2, 0), (1, 1)]
+
+
+def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, monkeypatch):
+    """A million parameters on 100,000 clients would need 400 GB: rows live in a file and are saved block by block."""
+    monkeypatch.setattr("fedkeel.checkpoint.BLOCK", 1000)
+    memories = Memories(population=100_000)
+    clients, rows = np.array([5, 99_999, 17]), torch.arange(3.0)[:, None] + torch.zeros(3, 1_000_000)
+    memories.write(clients, {"scaffold": {"ci": rows}})
+    assert memories._folder is not None
+    x = torch.zeros(3)
+    state = State(x, x, {}, {}, {"scaffold": {"c": x}}, memories, round=4)
+    checkpoint.save_state(tmp_path, state)
+    again = checkpoint.load_state(tmp_path, 100_000, "cpu")
+    kept, seen = again.memories.read(np.array([17, 5, 3]))
+    assert seen.tolist() == [1, 1, 0]
+    assert kept["scaffold"]["ci"][:, 0].tolist() == [2.0, 0.0, 0.0]
+    assert torch.equal(kept["scaffold"]["ci"][0], rows[2])
+    assert again.round == 4
+    names = set(safetensors.torch.load_file(tmp_path / checkpoint.STATE))  # the library reads what we wrote
+    assert names == {"x", "x0", "rules/scaffold/c", "memory/scaffold/ci"}

@@ -26,12 +26,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from . import wire
 from .errors import InputError
 from .flat import FlatModel
 from .memory import Memories
 from .round import State
 from .version import __version__
 
+BLOCK = 2**22  # numbers written or read at a time
 STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
 
 
@@ -110,10 +112,18 @@ def save_state(folder: Path, state: State) -> None:
         for name, table in tables.items()
     }
     about: dict[str, Any] = {"round": state.round, "totals": state.totals}
-    about |= {"clients": list(state.memories.row), "rules": list(state.rules), "kept": list(state.memories.tables)}
-    tensors = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
-    metadata = {"fedkeel": json.dumps(about)}
-    atomically(folder / STATE, lambda f: safetensors.torch.save_file(tensors, f, metadata))
+    about |= {"clients": list(state.memories.row), "rules": list(state.rules)}
+    atomically(folder / STATE, lambda f: _stream(f, tensors, {"fedkeel": json.dumps(about)}))
+
+
+def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write safetensors block by block: client memory may be larger than RAM, which the library's writer would need."""
+    head, order = wire.header(tensors, metadata)
+    with open(file, "wb") as out:
+        out.write(head)
+        for name in order:
+            for block in torch.split(tensors[name].detach().reshape(-1), BLOCK):
+                out.write(block.cpu().contiguous().view(torch.uint8).numpy().data)
 
 
 def ended(folder: Path) -> bool:
@@ -130,15 +140,20 @@ def load_state(folder: Path, population: int, device: str) -> State:
     """Read a checkpoint back."""
     with safetensors.safe_open(folder / STATE, "pt", device=device) as file:
         about = json.loads(file.metadata()["fedkeel"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        names = list(file.keys())
+        tensors = {name: file.get_tensor(name) for name in names if not name.startswith("memory/")}
+        memories = Memories(population)
+        clients = np.array(about["clients"], dtype=np.int64)
+        for slot, name in (path.split("/")[1:] for path in names if path.startswith("memory/")):
+            rows = file.get_slice(f"memory/{slot}/{name}")
+            few = max(1, BLOCK // rows.get_shape()[1])
+            for b in range(0, len(clients), few):
+                memories.write(clients[b : b + few], {slot: {name: rows[b : b + few]}})
 
     def under(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    memories = Memories(population)
     rules = {slot: under(f"rules/{slot}/") for slot in about["rules"]}
-    if kept := {slot: under(f"memory/{slot}/") for slot in about["kept"]}:
-        memories.write(np.array(about["clients"], dtype=np.int64), kept)
     x, x0, at = tensors["x"], tensors["x0"], about["round"]
     return State(x, x0, under("buffers/"), under("optimizer/"), rules, memories, at, about["totals"])
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -229,21 +229,30 @@ def _count(part: Part, what: str, vectors: dict[str, Tensor], scalars: list[str]
 
 @lru_cache(maxsize=256)
 def _overhead(shape: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], scalars: tuple[str, ...]) -> int:
-    # The header holds names, shapes and offsets; expand() gives tensors of the right shape that own no memory.
+    # expand() gives tensors of the right shape that own no memory
     tensors = {f"v/{k}": torch.zeros((), dtype=dtype).expand(size) for k, size, dtype in shape}
     tensors |= {f"s/{k}": torch.zeros((), dtype=torch.float64) for k in scalars}
-    # safetensors lays tensors out by falling alignment, then by name
+    return len(header(tensors)[0]) + 8 * len(scalars)
+
+
+CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+
+
+def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[str]]:
+    """The head of a safetensors file, and the order in which the tensors' bytes follow it.
+
+    >>> head, order = header({"b": torch.zeros(1), "a": torch.zeros(1)})
+    >>> len(head) % 8, order
+    (0, ['a', 'b'])
+    """
+    # as the library lays them out: by falling alignment, then by name
     order = sorted(tensors, key=lambda k: (-tensors[k].element_size(), k))
-    header, end = {}, 0
-    names = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16",
-             torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+    told: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
     for k in order:
-        size = tensors[k].numel() * tensors[k].element_size()
-        header[k] = {
-            "dtype": names[tensors[k].dtype],
-            "shape": list(tensors[k].shape),
-            "data_offsets": [end, end + size],
-        }
-        end += size
-    text = len(json.dumps(header, separators=(",", ":")))
-    return 8 + -(-text // 8) * 8 + 8 * len(scalars)
+        begin, end = end, end + tensors[k].numel() * tensors[k].element_size()
+        told[k] = {"dtype": CODES[tensors[k].dtype], "shape": list(tensors[k].shape), "data_offsets": [begin, end]}
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, order
