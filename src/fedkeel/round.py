@@ -23,7 +23,7 @@ from torch import Tensor
 from . import wire
 from .algorithm import Algorithm, At, Plan, Rows
 from .data.batches import Batch, Batches
-from .engine.local import Engine, Worker
+from .engine.local import Engine, Lent, Worker
 from .errors import ClientError, FedkeelError
 from .memory import Memories
 from .task import Task
@@ -185,7 +185,8 @@ def arrive(
     scalars = {name: torch.from_numpy(value[:, None]).to(column) for name, value in own.items()}
     scalars |= {name: column.clone() for name in ("lr_sum", "loss_sum", "extra_gradients", "extra_samples")}
     at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
-    worker.lend(at, batches, job.algorithm)
+    at.lender = lent = Lent(worker, batches, job.algorithm)
+    worker.gradients.terms = lent.loss_terms(at)
     for rule in job.algorithm.rules:
         rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
         if rule.defines("client_init") and not seen.all():
