@@ -46,8 +46,7 @@ class Batches:
         round: int,
         augment: Augment | None = None,
     ) -> None:
-        self.data, self.steps = data, steps
-        self.augment, self.clients, self.seed, self.round = augment, clients, seed, round
+        self.data, self.augment, self.clients, self.seed, self.round = data, augment, clients, seed, round
         sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.longest = int(steps[0])
