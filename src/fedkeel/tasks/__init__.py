@@ -7,9 +7,13 @@ from collections.abc import Callable
 from .. import grammar
 from ..errors import InputError, unknown
 from ..task import Task
+from .blobs import blobs_deep, blobs_wide
+from .cifar import cifar10, cifar10_small
+from .mnist import fmnist
 from .synthetic import synthetic
 
-TASKS: dict[str, Callable[..., Task]] = {"synthetic": synthetic}
+ALL: tuple[Callable[..., Task], ...] = (synthetic, cifar10, cifar10_small, fmnist, blobs_deep, blobs_wide)
+TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make for make in ALL}
 
 
 def get(text: str) -> Task:
@@ -30,4 +34,4 @@ def get(text: str) -> Task:
         raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
 
 
-__all__ = ["TASKS", "get", "synthetic"]
+__all__ = ["TASKS", "blobs_deep", "blobs_wide", "cifar10", "cifar10_small", "fmnist", "get", "synthetic"]
