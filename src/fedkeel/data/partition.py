@@ -1,0 +1,278 @@
+"""Who holds which sample: partitions of one data set among clients.
+
+Every function takes one value per sample (a label, or an id for `natural`) and gives one client number per
+sample: an exact cover, in bounded time, with no client empty. The one exception is `dirichlet_repeated`, whose paper
+draws with replacement: it gives a list of sample indices per client. All are functions of their seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import draws
+from ..errors import InputError, check, is_count, is_number
+from ..world import Ints
+
+Floats = NDArray[np.float64]
+
+
+def natural(ids: ArrayLike) -> Ints:
+    """The clients the data came with, numbered by sorted id.
+
+    >>> natural(["wan", "ada", "wan"]).tolist()
+    [1, 0, 1]
+    """
+    _, owner = np.unique(_column(ids, "ids"), return_inverse=True)
+    return owner.astype(np.int64)
+
+
+def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Ints:
+    """Everybody the same mixture: shuffle, then sizes that differ by at most one.
+
+    >>> np.bincount(iid([0, 1] * 5, clients=4)).tolist()
+    [3, 3, 2, 2]
+    """
+    owner, _ = _start("iid", labels, clients, seed)
+    sizes = _even(len(owner), clients)
+    return draws.generator(seed, "iid").permutation(np.repeat(np.arange(clients), sizes))
+
+
+def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) -> Ints:
+    """Sort by label, cut into `clients * per_client` contiguous shards, deal them out at random (McMahan et al. 2017).
+
+    A client sees at most `per_client` labels when no shard straddles two, that is when the shard size divides the
+    number of samples of every label; shard sizes differ by at most one.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 6)
+    >>> owner = shards(labels, clients=4)
+    >>> [len(set(labels[owner == c])) <= 2 for c in range(4)], np.bincount(owner).tolist()
+    ([True, True, True, True], [6, 6, 6, 6])
+    """
+    check(is_count(per_client), "shards", "per_client", "an integer >= 1", per_client)
+    classes, _ = _start("shards", labels, clients, seed, per_client)
+    generator, count = draws.generator(seed, "shards"), clients * per_client
+    mixed = generator.permutation(len(classes))  # so that which samples of a label share a shard is random
+    by_label = mixed[np.argsort(classes[mixed], kind="stable")]
+    holder = generator.permutation(np.repeat(np.arange(clients), per_client))
+    owner = np.empty(len(classes), dtype=np.int64)
+    owner[by_label] = np.repeat(holder, _even(len(classes), count))
+    return owner
+
+
+def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Ints:
+    """Every client its own mixture of labels, all the same size (Hsu, Qi & Brown 2019, arXiv 1909.06335).
+
+        q_i ~ Dir(alpha p),   p the label shares of the data;   client i draws n/N samples by q_i, without replacement
+
+    A label that has run out leaves the mixture, and the rest is scaled up. `alpha=0` is one label per client, as sorted
+    contiguous shards of n/N; a large alpha is close to IID, but the last clients take what is left. Sizes differ by at
+    most one.
+
+    >>> labels = np.repeat(np.arange(10), 100)
+    >>> owner = dirichlet(labels, clients=20, alpha=0)
+    >>> {len(set(labels[owner == c])) for c in range(20)}
+    {1}
+    >>> np.bincount(dirichlet(labels, clients=20, alpha=0.1)).tolist() == [50] * 20
+    True
+    """
+    _check_alpha("dirichlet", alpha, zero=True)
+    if alpha == 0:
+        return shards(labels, clients, 1, seed)
+    classes, left = _start("dirichlet", labels, clients, seed)
+    generator, prior = draws.generator(seed, "dirichlet"), left / left.sum()
+    left, counts = left.copy(), np.zeros((clients, len(left)), dtype=np.int64)
+    for client, size in enumerate(_even(len(classes), clients)):
+        mixture = _mixture(generator, alpha * prior, prior)
+        while (missing := size - counts[client].sum()) > 0:  # every pass but the last empties a label
+            # When the mixture has only labels that ran out, what is left decides.
+            share = mixture * (left > 0)
+            share = share if share.sum() > 0 else left.astype(np.float64)
+            taken = np.minimum(generator.multinomial(missing, share / share.sum()), left)
+            counts[client] += taken
+            left -= taken
+    return _deal(classes, counts, generator)
+
+
+def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int = 0, tries: int = 100) -> Ints:
+    """The split that the code of the GHBM paper makes: each label spread over clients, then sizes made equal.
+
+        q_c ~ Dir(alpha 1_N) over the clients that still hold less than n/N, for every label c
+
+    Of `tries` draws the one with the smallest spread of sizes is kept; then random samples move from clients above n/N
+    to clients below. `alpha=0` is the same as in `dirichlet`. Sizes differ by at most one.
+
+    >>> owner = dirichlet_balanced(np.repeat(np.arange(10), 100), clients=20, alpha=0.5)
+    >>> np.bincount(owner).tolist() == [50] * 20
+    True
+    """
+    _check_alpha("dirichlet_balanced", alpha, zero=True)
+    check(is_count(tries), "dirichlet_balanced", "tries", "an integer >= 1", tries)
+    if alpha == 0:
+        return shards(labels, clients, 1, seed)
+    classes, held = _start("dirichlet_balanced", labels, clients, seed)
+    generator, quota = draws.generator(seed, "dirichlet-balanced"), _even(len(classes), clients)
+    best = min((_spread(generator, held, clients, alpha) for _ in range(tries)), key=lambda c: float(c.sum(1).std()))
+    return _deal(classes, _rebalance(generator, best, quota), generator)
+
+
+def dirichlet_repeated(
+    labels: ArrayLike, clients: int, alpha: float, samples: int = 500, literal: bool = False, seed: int = 0
+) -> list[Ints]:
+    """The Delta-SGD paper's clients, drawn with replacement: a sample may belong to several, or to nobody.
+
+        q_i ~ Dir(alpha 1_K);   round(samples * q_ic) of label c, what is missing from the last label
+
+    Gives the sample indices of each client, shuffled. `literal=True` repeats what the paper's code does: the list is
+    sorted by label and cut after its first 90 %, so that the highest labels are partly lost, and rounding may leave a
+    few samples more.
+
+    >>> held = dirichlet_repeated(np.repeat(np.arange(10), 100), clients=3, alpha=0.1)
+    >>> [len(h) for h in held]
+    [500, 500, 500]
+    """
+    _check_alpha("dirichlet_repeated", alpha)
+    check(is_count(samples), "dirichlet_repeated", "samples", "an integer >= 1", samples)
+    check(isinstance(literal, bool), "dirichlet_repeated", "literal", "True or False", literal)
+    classes, held = _start("dirichlet_repeated", labels, 1, seed)
+    check(is_count(clients), "dirichlet_repeated", "clients", "an integer >= 1", clients)
+    by_label = np.split(np.argsort(classes, kind="stable"), np.cumsum(held)[:-1])
+    indices = []
+    for client in range(clients):
+        generator = draws.generator(seed, "dirichlet-repeated", client=client)
+        share = _mixture(generator, np.full(len(held), float(alpha)), np.full(len(held), 1 / len(held)))
+        counts = np.rint(samples * share).astype(np.int64)
+        counts[-1] = max(0, samples - counts[:-1].sum())
+        drawn = np.concatenate([generator.choice(own, n) for own, n in zip(by_label, counts, strict=True)])
+        if not literal:  # rounding up everywhere may have asked for a few too many
+            drawn = generator.permutation(drawn)[:samples]
+        indices.append(drawn[: max(1, len(drawn) * 9 // 10)] if literal else drawn)
+    return indices
+
+
+def quantity(
+    labels: ArrayLike, clients: int, spread: float = 1.0, law: str = "lognormal", minimum: int = 1, seed: int = 0
+) -> Ints:
+    """Everybody the same mixture of labels, but very different amounts.
+
+        n_i = minimum + (n - N minimum) w_i / sum w,    w_i ~ LogNormal(0, spread)   or   w ~ Dir(spread 1_N)
+
+    A large `spread` makes log-normal sizes more unequal, Dirichlet sizes more equal.
+
+    >>> sizes = np.bincount(quantity(np.zeros(1000), clients=10, spread=2.0, minimum=5))
+    >>> int(sizes.sum()), bool(sizes.min() >= 5), bool(sizes.max() > 200)
+    (1000, True, True)
+    """
+    check(law in ("lognormal", "dirichlet"), "quantity", "law", "'lognormal' or 'dirichlet'", law)
+    good = is_number(spread) and (spread > 0 or (spread == 0 and law == "lognormal"))
+    check(good, "quantity", "spread", "> 0 (or 0 for log-normal sizes)", spread)
+    check(is_count(minimum), "quantity", "minimum", "an integer >= 1", minimum)
+    classes, _ = _start("quantity", labels, clients, seed, minimum)
+    generator, even = draws.generator(seed, "quantity"), np.full(clients, 1 / clients)
+    if law == "lognormal":
+        logs = spread * generator.standard_normal(clients)
+        weights = np.exp(logs - logs.max())
+    else:
+        weights = _mixture(generator, np.full(clients, float(spread)), even)
+    sizes = minimum + _apportion(weights, len(classes) - clients * minimum)
+    return generator.permutation(np.repeat(np.arange(clients), sizes))
+
+
+PARTITIONS: dict[str, Callable[..., Any]] = {
+    "natural": natural,
+    "iid": iid,
+    "shards": shards,
+    "dirichlet": dirichlet,
+    "dirichlet_balanced": dirichlet_balanced,
+    "dirichlet_repeated": dirichlet_repeated,
+    "quantity": quantity,
+}
+
+
+def _start(owner: str, labels: ArrayLike, clients: int, seed: int, each: int = 1) -> tuple[Ints, Ints]:
+    """(class number of every sample, samples of every class), when there are at least `each` samples per client."""
+    check(is_count(clients), owner, "clients", "an integer >= 1", clients)
+    check(is_count(seed, 0) and seed < 2**63, owner, "seed", "an integer in [0, 2^63)", seed)
+    values = _column(labels, "labels")
+    if len(values) < clients * each:
+        need = f"{clients} clients" + (f" with at least {each} samples each" if each > 1 else "")
+        raise InputError(f"{need} need {clients * each} samples; there are {len(values)}.")
+    _, classes, held = np.unique(values, return_inverse=True, return_counts=True)
+    return classes.astype(np.int64), held.astype(np.int64)
+
+
+def _column(values: ArrayLike, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1 or not len(array):
+        raise InputError(f"{name} must have one entry per sample. Got an array of shape {array.shape}.")
+    return array
+
+
+def _check_alpha(owner: str, alpha: float, zero: bool = False) -> None:
+    good = is_number(alpha) and (alpha > 0 or (zero and alpha == 0))
+    check(good, owner, "alpha", "a number >= 0" if zero else "a number > 0", alpha)
+
+
+def _even(total: int, parts: int) -> Ints:
+    """Sizes that add up to `total` and differ by at most one, the larger ones first."""
+    sizes = np.full(parts, total // parts, dtype=np.int64)
+    sizes[: total % parts] += 1
+    return sizes
+
+
+def _apportion(weights: Floats, total: int) -> Ints:
+    """Whole numbers that add up to `total`, nearest to the weights (largest remainders)."""
+    exact = weights / weights.sum() * total
+    counts: Ints = np.floor(exact).astype(np.int64)
+    short = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    return counts
+
+
+def _mixture(generator: np.random.Generator, concentration: Floats, limit: Floats) -> Floats:
+    """A Dirichlet draw; where numbers are too small to draw with, its limit: one place, by the shares `limit`."""
+    if concentration.min() > 1e-290:  # below, the beta variates behind it are not numbers any more
+        share: Floats = generator.dirichlet(concentration)
+        if np.isfinite(share).all() and share.sum() > 0:
+            return share
+    share = np.zeros(len(limit))
+    share[generator.choice(len(limit), p=limit)] = 1
+    return share
+
+
+def _spread(generator: np.random.Generator, held: Ints, clients: int, alpha: float) -> Ints:
+    """Counts `[clients, classes]`: every class over the clients that hold less than their share so far."""
+    counts, even = np.zeros((clients, len(held)), dtype=np.int64), np.full(clients, 1 / clients)
+    quota, sizes = held.sum() / clients, np.zeros(clients, dtype=np.int64)
+    for label, total in enumerate(held):
+        room = sizes < quota
+        share = _mixture(generator, np.full(clients, float(alpha)), even) * room
+        counts[:, label] = _apportion(share if share.sum() > 0 else room.astype(np.float64), int(total))
+        sizes += counts[:, label]
+    return counts
+
+
+def _rebalance(generator: np.random.Generator, counts: Ints, quota: Ints) -> Ints:
+    """Move random samples from clients above their quota to clients below."""
+    counts, extra = counts.copy(), counts.sum(1) - quota
+    spare = []
+    for client in np.flatnonzero(extra > 0):
+        given = generator.multivariate_hypergeometric(counts[client], int(extra[client]))
+        counts[client] -= given
+        spare.append(np.repeat(np.arange(counts.shape[1]), given))
+    if spare:
+        labels = generator.permutation(np.concatenate(spare))
+        np.add.at(counts, (np.repeat(np.arange(len(quota)), np.maximum(-extra, 0)), labels), 1)
+    return counts
+
+
+def _deal(classes: Ints, counts: Ints, generator: np.random.Generator) -> Ints:
+    """Client numbers such that client i holds `counts[i, c]` random samples of class c."""
+    owner, clients = np.empty(len(classes), dtype=np.int64), np.arange(len(counts))
+    by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts.sum(0))[:-1])
+    for label, samples in enumerate(by_class):
+        owner[samples] = generator.permutation(np.repeat(clients, counts[:, label]))
+    return owner

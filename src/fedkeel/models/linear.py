@@ -1,0 +1,14 @@
+"""Softmax regression."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def softmax_regression(features: int = 60, classes: int = 5) -> nn.Sequential:
+    """One dense layer on the flattened input: 305 parameters on LEAF's Synthetic, 610 with FedProx's 10 classes.
+
+    >>> sum(p.numel() for p in softmax_regression().parameters())
+    305
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
