@@ -8,11 +8,13 @@ from .. import grammar
 from ..errors import InputError, unknown
 from ..task import Task
 from .blobs import blobs_deep, blobs_wide
-from .cifar import cifar10, cifar10_small
-from .mnist import fmnist
+from .cifar import cifar10, cifar10_small, cifar100
+from .mnist import fmnist, mnist, mnist_writers
 from .synthetic import synthetic
 
-ALL: tuple[Callable[..., Task], ...] = (synthetic, cifar10, cifar10_small, fmnist, blobs_deep, blobs_wide)
+ALL: tuple[Callable[..., Task], ...] = (
+    synthetic, blobs_deep, blobs_wide, mnist, mnist_writers, fmnist, cifar10, cifar10_small, cifar100,
+)  # fmt: skip
 TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make for make in ALL}
 
 
@@ -34,4 +36,4 @@ def get(text: str) -> Task:
         raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
 
 
-__all__ = ["TASKS", "blobs_deep", "blobs_wide", "cifar10", "cifar10_small", "fmnist", "get", "synthetic"]
+__all__ = ["TASKS", "get", *(make.__name__ for make in ALL)]
