@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InputError, unknown
 from .catalogue import KNOWN, DataSet
-
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if the server says
+from .download import Progress, download
+from .unpack import is_archive, unpack
 
 
 def root() -> Path:
@@ -59,22 +60,57 @@ def advice(one: DataSet) -> str:
     return f"{one.how}, then fedkeel data add {one.name} PATH"
 
 
+def get(name: str, progress: Progress | None = None) -> Path:
+    """Download a set, unless it is here; a download that was cut is continued."""
+    one = known(name)
+    if present(name):
+        return root() / name
+    if not one.sources:
+        raise InputError(f"The data set '{name}' has no direct download: {advice(one)}.")
+    fetched = root() / ".partial" / name  # outlives a cut, so that the next call continues
+    with _workshop(name) as shop:
+        files = [download(source.url, fetched / source.file, source.sha256, progress) for source in one.sources]
+        try:
+            home = _install(one, _unpacked(one, files, shop), shop, move=True)
+        except InputError:  # whole and still not what it should be: the next call must not meet it again
+            shutil.rmtree(fetched)
+            raise
+        shutil.rmtree(fetched)
+        return home
+
+
+def _unpacked(one: DataSet, files: list[Path], shop: Path) -> Path:
+    """A folder in the workshop with these files, archives unpacked."""
+    gathered = shop / "gathered"
+    gathered.mkdir()
+    for file in files:
+        if is_archive(file):
+            unpack(file, gathered, one.largest)
+        else:
+            os.replace(file, gathered / file.name)
+    return gathered
+
+
 def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
     """Use files one has: find them at or below `path`, check them, and copy (or link) them into the store."""
     one, source = known(name), Path(path).expanduser().resolve()
     if not source.exists():
         raise InputError(f"{source} is not there.")
     with _workshop(name) as shop:
+        if source.is_file() and is_archive(source) and not _matches_any(one, source):
+            return _install(one, _unpacked(one, [source], shop), shop, move=True)
         return _install(one, source, shop, link)
 
 
-def _install(one: DataSet, source: Path, shop: Path, link: bool) -> Path:
+def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: bool = False) -> Path:
     """Gather the set's files in the workshop, check them there, then move them in place in one step."""
     ready = shop / "ready"
     ready.mkdir()
     for target, file in _gather(one, source).items():
         (ready / target).parent.mkdir(parents=True, exist_ok=True)
-        if link:
+        if move:
+            os.replace(file, ready / target)
+        elif link:
             (ready / target).symlink_to(file, target_is_directory=file.is_dir())
         elif file.is_dir():
             shutil.copytree(file, ready / target)
@@ -100,6 +136,10 @@ def _gather(one: DataSet, source: Path) -> dict[str, Path]:
     raise InputError(f"{source} does not hold {one.name}: {missing[0]} is missing. Needed: {groups}.")
 
 
+def _matches_any(one: DataSet, file: Path) -> bool:
+    return any(_matches(pattern, file) for group in one.files for pattern in group)
+
+
 def _matches(pattern: str, source: Path) -> dict[str, Path]:
     """Files below `source` that meet a pattern, by their place in the set; the least deep ones count."""
     parts = len(Path(pattern).parts)
@@ -112,20 +152,15 @@ def _matches(pattern: str, source: Path) -> dict[str, Path]:
     return {str(Path(*file.parts[-parts:])): file for file in found}
 
 
-class _workshop:
+@contextmanager
+def _workshop(name: str) -> Iterator[Path]:
     """A folder beside the sets (same disk, so that a move is one step), gone when the work is done or has failed."""
-
-    def __init__(self, name: str) -> None:
-        self.path = root() / ".work" / f"{name}.{os.getpid()}"
-
-    def __enter__(self) -> Path:
-        try:
-            self.path.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(
-                f"Cannot write to {root()} ({error.strerror}); set FEDKEEL_DATA to a folder of yours."
-            ) from error
-        return self.path
-
-    def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    path = root() / ".work" / f"{name}.{os.getpid()}"
+    try:
+        path.mkdir(parents=True)
+        yield path
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"Cannot put {name} into {root()}: {why}. Make room, or set FEDKEEL_DATA.") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
