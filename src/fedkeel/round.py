@@ -156,7 +156,7 @@ def arrive(
     job, clients, steps, seen = message.job, clients[order], steps[order], seen[order]
     worker.load(message.buffers, message.at["round"], clients)
     y = worker.gradients.start(message.at["x"], len(clients))
-    batches = Batches(job.task.data, clients, steps, job.batch_size, job.seed, message.at["round"])
+    batches = Batches(job.task.data, clients, steps, job.batch_size, job.seed, message.at["round"], job.task.augment)
 
     at, column = At(**message.at, optimizer=job.algorithm.client, clients=clients), y.new_zeros((len(y), 1))
     own = {"steps": steps, "samples": job.task.data.sizes(clients), "first": 1 - seen}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from . import draws
 from .data import FederatedData
+from .data.augment import Augment
 from .errors import InputError, check, is_count, is_number
 from .flat import FlatModel, seeded
 from .world import Budget
@@ -35,7 +36,7 @@ class Task:
     model: a function without arguments that makes an `nn.Module`, called once under the run's seed.
     loss: `loss(output, target)`, one value per sample. batch_size: None means all local data.
     metric: `metric(outputs, targets)` on the whole test set in place of accuracy. target: the accuracy that
-    comparisons count rounds to.
+    comparisons count rounds to. augment: changes the inputs of every training batch, such as `CropFlip()`.
 
     >>> data = FederatedData.from_arrays(torch.randn(8, 3), [0, 1] * 4, clients=[0, 0, 0, 0, 1, 1, 1, 1])
     >>> Task(model=lambda: nn.Linear(3, 2), loss=cross_entropy, data=data).batch_size
@@ -51,6 +52,7 @@ class Task:
     budget: Budget | None = None
     metric: Metric | None = None
     target: float | None = None
+    augment: Augment | None = None
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
@@ -59,6 +61,8 @@ class Task:
         check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
         check(self.batch_size is None or is_count(self.batch_size), self, "batch_size", ">= 1 or None", self.batch_size)
         check(self.lr is None or (is_number(self.lr) and self.lr > 0), self, "lr", "> 0", self.lr)
+        good = self.augment is None or callable(self.augment)
+        check(good, self, "augment", "a function (x, generators) -> x", self.augment)
         check(self.target is None or is_number(self.target), self, "target", "a number", self.target)
 
     def cast(self, dtype: torch.dtype, device: str) -> Task:

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import draws
 from ..world import Ints
 from . import FederatedData
+from .augment import Augment
 
 
 @dataclass
@@ -36,9 +37,17 @@ class Batches:
     """
 
     def __init__(
-        self, data: FederatedData, clients: Ints, steps: Ints, batch_size: int | None, seed: int, round: int
+        self,
+        data: FederatedData,
+        clients: Ints,
+        steps: Ints,
+        batch_size: int | None,
+        seed: int,
+        round: int,
+        augment: Augment | None = None,
     ) -> None:
         self.data, self.steps = data, steps
+        self.augment, self.clients, self.seed, self.round = augment, clients, seed, round
         sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.longest = int(steps[0])
@@ -63,7 +72,12 @@ class Batches:
     def at(self, k: int, active: int) -> Batch:
         """The batches of step k for the clients still in view."""
         index, share = self.index[:active, k], None if self.share is None else self.share[:active]
-        self.current = Batch(self.data.x[index], self.data.y[index], share, k)
+        x = self.data.x[index]
+        if self.augment is not None:
+            x = self.augment(
+                x, [draws.generator(self.seed, "augment", self.round, int(c), k) for c in self.clients[:active]]
+            )
+        self.current = Batch(x, self.data.y[index], share, k)
         return self.current
 
 

@@ -1,0 +1,73 @@
+"""Augmentation on tensors, in the batch: a task's `augment` changes the inputs that clients train on.
+
+It is any function `(x, generators) -> x` of the batch `[clients, batch, ...]` and of one numpy generator per client,
+which belongs to (seed, "augment", round, client, step) alone: who else trains beside a client changes nothing, and
+every worker and engine mode draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError, check, is_count
+
+Augment = Callable[[Tensor, Sequence[np.random.Generator]], Tensor]
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """What is usual on CIFAR: pad with zeros, crop back at a random place, mirror every second image.
+
+    per: "sample" draws for every image; "batch" one place and one mirroring for a client's whole batch, as the code of
+    the GHBM paper does.
+
+    >>> x = torch.arange(16.0).reshape(1, 1, 1, 4, 4)
+    >>> CropFlip(pad=1)(x, [np.random.default_rng(0)])[0, 0, 0]
+    tensor([[ 2.,  1.,  0.,  0.],
+            [ 6.,  5.,  4.,  0.],
+            [10.,  9.,  8.,  0.],
+            [14., 13., 12.,  0.]])
+    """
+
+    pad: int = 4
+    flip: bool = True
+    per: str = "sample"
+
+    def __post_init__(self) -> None:
+        check(is_count(self.pad, 0), self, "pad", "an integer >= 0", self.pad)
+        check(isinstance(self.flip, bool), self, "flip", "True or False", self.flip)
+        check(self.per in ("sample", "batch"), self, "per", "'sample' or 'batch'", self.per)
+
+    def __call__(self, x: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
+        if x.ndim != 5:
+            raise InputError(f"CropFlip needs images [channels, height, width]. Got samples of {tuple(x.shape[2:])}.")
+        rows = x.shape[1] if self.per == "sample" else 1
+        # Row by row, so that a client's draws do not depend on how far its batch was padded for its neighbours.
+        chance = np.stack([generator.random((rows, 3)) for generator in generators]).repeat(x.shape[1] // rows, 1)
+        chance = chance.reshape(-1, 3)
+        images = x.flatten(0, 1)
+        if self.pad:
+            top, left = (torch.from_numpy((chance[:, i] * (2 * self.pad + 1)).astype(np.int64)) for i in (0, 1))
+            images = crop(images, self.pad, top.to(x.device), left.to(x.device))
+        if self.flip:
+            mirrored = torch.from_numpy(chance[:, 2] < 0.5).to(x.device)
+            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        return images.view(x.shape)
+
+
+def crop(images: Tensor, pad: int, top: Tensor, left: Tensor) -> Tensor:
+    """Every image `[n, channels, height, width]` padded with zeros and cut at its own place to its old size.
+
+    >>> crop(torch.ones(1, 1, 2, 2), 1, torch.tensor([0]), torch.tensor([1]))[0, 0]
+    tensor([[0., 0.],
+            [1., 1.]])
+    """
+    height, width = images.shape[-2:]
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view [n, channels, top, left, height, width]
+    return windows[torch.arange(len(images), device=images.device), :, top, left]

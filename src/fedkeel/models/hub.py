@@ -1,0 +1,56 @@
+"""Large models out of `transformers`, loaded on use: `pip install "fedkeel[hf]"`.
+
+Without `pretrained` they start from random weights and nothing is downloaded; `pretrained="NAME"` (a name on the hub or
+a folder) asks transformers for the weights, with a fresh last layer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import MissingExtra
+
+
+class Scores(nn.Module):
+    """A transformers classifier as a module from inputs to scores, `[batch, classes]`."""
+
+    def __init__(self, classifier: nn.Module, padding: int | None = None) -> None:
+        super().__init__()
+        self.classifier, self.padding = classifier, padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        # what is padding in a text is said by the tokens themselves, so that a sample stays one tensor
+        answer = self.classifier(x) if self.padding is None else self.classifier(x, attention_mask=x != self.padding)
+        scores: Tensor = answer.logits
+        return scores
+
+
+def mobilenet_v2(classes: int = 2028, pretrained: str | None = None) -> Scores:
+    """MobileNetV2 for images of 224 x 224 (GLDv2 with 2,028 classes: 4,821,740 parameters); has BatchNorm buffers."""
+    return Scores(_classifier("MobileNetV2", "ForImageClassification", classes, pretrained))
+
+
+def vit_b16(classes: int = 2028, pretrained: str | None = None) -> Scores:
+    """ViT-B/16 for images of 224 x 224: 86,567,656 parameters with 1,000 classes."""
+    return Scores(_classifier("ViT", "ForImageClassification", classes, pretrained))
+
+
+def distilbert(classes: int = 4, pretrained: str | None = None) -> Scores:
+    """DistilBERT for texts as token numbers, 0 for padding: 66,956,548 parameters with 4 classes."""
+    return Scores(_classifier("DistilBert", "ForSequenceClassification", classes, pretrained), padding=0)
+
+
+def _classifier(family: str, kind: str, classes: int, pretrained: str | None) -> nn.Module:
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise MissingExtra("transformers", "hf", f"{family} as a model") from error
+    maker = getattr(transformers, f"{family}{kind}")
+    if pretrained is None:
+        model: nn.Module = maker(getattr(transformers, f"{family}Config")(num_labels=classes))
+    else:
+        model = maker.from_pretrained(pretrained, num_labels=classes, ignore_mismatched_sizes=True)
+    return model

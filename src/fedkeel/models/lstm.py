@@ -1,0 +1,132 @@
+"""Recurrent networks that also run along the client axis: the LSTM as matrix products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import FedkeelError, check, is_count
+
+
+class LSTM(nn.Module):
+    """`nn.LSTM(batch_first=True)` with the same parameter names, that runs under `vmap`; gives the outputs alone.
+
+        (i, f, g, o) = W_ih x_t + W_hh h_{t-1} + b;    c_t = s(f) c_{t-1} + s(i) tanh(g);    h_t = s(o) tanh(c_t)
+
+    `biases=1` leaves out the second bias, as TensorFlow's layer does. In: `[batch, time, features]`.
+
+    >>> LSTM(8, 16, layers=2)(torch.zeros(4, 10, 8)).shape
+    torch.Size([4, 10, 16])
+    """
+
+    def __init__(self, features: int, hidden: int, layers: int = 1, biases: int = 2) -> None:
+        super().__init__()
+        for name, value in (("features", features), ("hidden", hidden), ("layers", layers)):
+            check(is_count(value), self, name, "an integer >= 1", value)
+        check(biases in (1, 2), self, "biases", "1 or 2", biases)
+        self.layers, self.biases = layers, biases
+        bound = 1 / math.sqrt(hidden)
+        for layer in range(layers):
+            wide = features if layer == 0 else hidden
+            shapes = {"weight_ih": (4 * hidden, wide), "weight_hh": (4 * hidden, hidden), "bias_ih": (4 * hidden,)}
+            if biases == 2:
+                shapes["bias_hh"] = (4 * hidden,)
+            for name, shape in shapes.items():
+                values = torch.empty(shape).uniform_(-bound, bound)
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)  # time first: a step reads one contiguous block
+        for layer in range(self.layers):
+            bias = self._own("bias_ih", layer)
+            if self.biases == 2:
+                bias = bias + self._own("bias_hh", layer)
+            # one product for the inputs of all steps; only W_hh h has to wait for the step before
+            gates = nn.functional.linear(x, self._own("weight_ih", layer), bias)
+            x = _recur(gates[:, None], self._own("weight_hh", layer)[None])[0][:, 0]
+        return x.transpose(0, 1)
+
+    def _own(self, name: str, layer: int) -> Tensor:
+        value: Tensor = getattr(self, f"{name}_l{layer}")
+        return value
+
+
+class _Recurrence(torch.autograd.Function):
+    """Outputs `[time, n, batch, hidden]` from the gates' inputs `[time, n, batch, 4 hidden]` and W_hh `[n, ...]`.
+
+    Written by hand for speed: the gradient of W_hh is one product at the end where autograd would add it up step by
+    step, every step writes into its place in one large tensor, and clients along `vmap` become the axis n.
+    """
+
+    @staticmethod
+    def forward(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden, across = weight.shape[-1], weight.transpose(1, 2)
+        gates, cells = torch.empty_like(inputs), inputs.new_empty(*inputs.shape[:-1], hidden)
+        outputs, cell, output = torch.empty_like(cells), None, None
+        parts = (inputs, gates, gates[..., : 2 * hidden], *torch.split(gates, hidden, -1), cells, outputs)
+        for entering, total, both, i, f, g, o, new, out in zip(*(part.unbind(0) for part in parts), strict=True):
+            if output is None:
+                total.copy_(entering)
+            else:
+                torch.baddbmm(entering, output, across, out=total)
+            both.sigmoid_(), g.tanh_(), o.sigmoid_()
+            torch.mul(i, g, out=new)
+            cell = new if cell is None else new.addcmul_(f, cell)
+            output = torch.tanh(cell, out=out).mul_(o)
+        return outputs, cells, gates
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled():  # with create_graph; what is written in place below would be silently wrong
+            raise FedkeelError("fedkeel's LSTM has first derivatives only; use nn.LSTM where a second one is needed.")
+        weight, outputs, cells, gates = ctx.saved_tensors
+        hidden = weight.shape[-1]
+        i, f, g, o = torch.split(gates, hidden, -1)
+        # All factors that no step has to wait for: d cell / d output, and d gate inputs / d (cell, cell, cell, output)
+        bent, slopes = cells.tanh(), torch.empty_like(gates)
+        to_cell = o * (1 - bent * bent)
+        di, df, dg, do = torch.split(slopes, hidden, -1)
+        torch.mul(g, i * (1 - i), out=di)
+        torch.mul(cells[:-1], (f * (1 - f))[1:], out=df[1:])
+        torch.mul(i, 1 - g * g, out=dg)
+        torch.mul(bent, o * (1 - o), out=do)
+        df[0] = 0
+        by_cell = slopes.view(*slopes.shape[:-1], 4, hidden)[..., :3, :]
+        dh, dc = slope[-1], to_cell[-1] * slope[-1]
+        for t in range(len(slope) - 1, -1, -1):
+            by_cell[t].mul_(dc[..., None, :])
+            do[t].mul_(dh)
+            if t > 0:
+                dh = torch.baddbmm(slope[t - 1], slopes[t], weight)
+                dc = (dc * f[t]).addcmul_(dh, to_cell[t - 1])
+        left, right = (v.transpose(0, 1).flatten(1, 2) for v in (slopes[1:], outputs[:-1]))
+        return slopes, left.transpose(1, 2) @ right
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, int | None], inputs: Tensor, weight: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        clients = info.batch_size
+        inputs = inputs.movedim(in_dims[0], 1) if in_dims[0] is not None else _along(inputs, 1, clients)
+        weight = weight.movedim(in_dims[1], 0) if in_dims[1] is not None else _along(weight, 0, clients)
+        found = _recur(inputs.flatten(1, 2), weight.flatten(0, 1))
+        return tuple(value.view(len(value), clients, -1, *value.shape[2:]) for value in found), (1, 1, 1)
+
+
+def _recur(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = _Recurrence.apply(inputs, weight)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _along(value: Tensor, dim: int, size: int) -> Tensor:
+    """The same value for every client: a view with a new axis."""
+    shape = list(value.shape)
+    return value.unsqueeze(dim).expand(*shape[:dim], size, *shape[dim:])
