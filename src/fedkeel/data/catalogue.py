@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import read
@@ -51,6 +52,7 @@ IDX = (
     "t10k-labels-idx1-ubyte.gz",
 )
 QMNIST = ("qmnist-train-labels-idx2-int.gz", "qmnist-test-labels-idx2-int.gz")
+HEART = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
 CIFAR10 = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 
 
@@ -60,6 +62,30 @@ def _each(reader: Callable[[Path], object], pattern: str = "*") -> Callable[[Pat
             reader(file)
 
     return check
+
+
+def _either(file: str, one: Callable[[Path], object], other: Callable[[Path], object]) -> Callable[[Path], object]:
+    """A set that comes in two forms, told by whether `file` is there."""
+    return lambda folder: one(folder) if (folder / file).exists() else other(folder)
+
+
+def _leaf(folder: Path) -> None:
+    for part in ("train", "test"):
+        read.leaf(folder / part)
+
+
+def _stackoverflow(folder: Path) -> None:
+    read.vocabulary(folder / "stackoverflow.word_count", 1)
+    for file in folder.glob("*.h5"):
+        next(read.hdf5(file, ("tokens",), 1))
+    for file in folder.glob("*.sqlite"):
+        next(read.sqlite(file, "train", ("tokens",), 1, 1))
+
+
+def _mapping(folder: Path, table: str) -> None:
+    read.named(folder / table, ("user_id", "image_id", "class"))
+    read.named(folder / "test.csv", ("image_id", "class"))
+    read.by_stem(folder / "images")
 
 
 def _from(place: str, files: tuple[str, ...], *sums: str) -> tuple[Source, ...]:
@@ -139,6 +165,135 @@ SETS: tuple[DataSet, ...] = (
             ("cifar-100-binary.tar.gz",),
             "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         ),
+    ),
+    DataSet(
+        "femnist",
+        "Federated EMNIST, 62 classes of characters by 3,400 writers",
+        "https://github.com/TalwalkarLab/leaf",
+        "NIST SD-19, a work of the US government",
+        (("fed_emnist_train.h5", "fed_emnist_test.h5"), ("train/*.json", "test/*.json")),
+        _either("train", _leaf, lambda f: [next(read.hdf5(x, ("pixels", "label"), 1)) for x in f.glob("*.h5")]),
+        _from("https://storage.googleapis.com/tff-datasets-public/", ("fed_emnist.tar.bz2",)),
+    ),
+    DataSet(
+        "shakespeare",
+        "Shakespeare's plays by speaking role",
+        "https://github.com/okfn/shakespeare-material",
+        "public domain",
+        (("roles.jsonl",), ("*.xml",)),
+        _either("roles.jsonl", lambda f: read.roles(f / "roles.jsonl"), read.roles),
+        how="get texts/moby/*.xml of https://github.com/okfn/shakespeare-material",
+    ),
+    DataSet(
+        "agnews",
+        "AG News, 127,600 news items of 4 kinds",
+        "https://github.com/mhjabreel/CharCnn_Keras/tree/master/data/ag_news_csv",
+        "for research and other non-commercial use",
+        (("train.csv", "test.csv"),),
+        _each(partial(read.rows, least=2), "*.csv"),
+        _from(
+            "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
+            ("train.csv", "test.csv"),
+        ),
+    ),
+    DataSet(
+        "newsgroups",
+        "20 Newsgroups, 18,846 posts of 8,475 authors",
+        "http://qwone.com/~jason/20Newsgroups/",
+        "none stated by the collectors",
+        (("20news.jsonl",),),
+        _each(partial(read.lines, keys=("split", "group", "author", "text")), "*.jsonl"),
+        how="write the posts of 20news-bydate.tar.gz (http://qwone.com/~jason/20Newsgroups/) to 20news.jsonl, a line "
+        'with "split", "group", "author" and "text" for each',
+    ),
+    DataSet(
+        "sent140",
+        "Sent140, 1.6 million tweets by user",
+        "https://github.com/TalwalkarLab/leaf/tree/master/data/sent140",
+        "for research; see http://help.sentiment140.com/for-students",
+        (("train/*.json", "test/*.json"),),
+        _leaf,
+        how="run LEAF's data/sent140/preprocess.sh (it leaves train/*.json and test/*.json)",
+    ),
+    DataSet(
+        "celeba",
+        "CelebA, 202,599 photographs of 10,177 people",
+        "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        "for non-commercial research",
+        (("img_align_celeba", "identity_CelebA.txt", "list_attr_celeba.txt"),),
+        lambda f: (read.identities(f / "identity_CelebA.txt"), read.attribute(f / "list_attr_celeba.txt", "Smiling")),
+        how="get img_align_celeba.zip (unpacked), identity_CelebA.txt and list_attr_celeba.txt from "
+        "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+    ),
+    DataSet(
+        "stackoverflow",
+        "Stack Overflow, questions and answers by 342,477 users",
+        "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/stackoverflow",
+        "CC BY-SA 3.0",
+        (
+            ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow.word_count"),
+            ("stackoverflow.sqlite", "stackoverflow.word_count"),
+        ),
+        _stackoverflow,
+        _from(
+            "https://storage.googleapis.com/tff-datasets-public/",
+            ("stackoverflow.tar.bz2", "stackoverflow.word_count.tar.bz2"),
+        ),
+        largest=2**36,
+    ),
+    DataSet(
+        "gldv2",
+        "Google Landmarks v2, 164,172 photographs by 1,262 people",
+        "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
+        "pictures: CC licences of their own; split: CC BY 4.0",
+        (("images", "federated_train.csv", "test.csv"),),
+        lambda f: _mapping(f, "federated_train.csv"),
+        how="get the pictures (https://github.com/cvdfoundation/google-landmark) into a folder images/ and the "
+        "tables of http://storage.googleapis.com/gresearch/federated-vision-datasets/landmarks-user-160k.zip beside it",
+    ),
+    DataSet(
+        "inaturalist",
+        "iNaturalist 2017, 120,300 photographs by 9,275 people",
+        "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
+        "pictures: CC licences of their own, most non-commercial",
+        (("images", "federated_train_user_120k.csv", "test.csv"),),
+        lambda f: _mapping(f, "federated_train_user_120k.csv"),
+        how="get the pictures (https://github.com/visipedia/inat_comp/tree/master/2017) into a folder images/ "
+        "and the tables of http://storage.googleapis.com/gresearch/federated-vision-datasets/inaturalist-user-120k.zip beside",
+    ),
+    DataSet(
+        "heart",
+        "Heart disease in four hospitals, 920 records",
+        "https://archive.ics.uci.edu/dataset/45/heart+disease",
+        "CC BY 4.0",
+        (HEART,),
+        _each(partial(read.uci, columns=14), "*.data"),
+        _from(
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
+            HEART,
+            "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+            "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+            "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+            "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+        ),
+    ),
+    DataSet(
+        "wisdm",
+        "WISDM, activity of 36 phone users, 5,418 windows",
+        "https://www.cis.fordham.edu/wisdm/dataset.php",
+        "none stated; cite Kwapisz, Weiss & Moore 2010",
+        (("WISDM_ar_v1.1_transformed.arff",),),
+        _each(read.arff, "*.arff"),
+        _from("https://www.cis.fordham.edu/wisdm/includes/datasets/latest/", ("WISDM_ar_latest.tar.gz",)),
+    ),
+    DataSet(
+        "w8a",
+        "w8a, 49,749 sparse rows for convex tests",
+        "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html",
+        "none stated; Platt 1998",
+        (("w8a",),),
+        _each(read.libsvm),
+        _from("https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/", ("w8a",)),
     ),
 )
 KNOWN: dict[str, DataSet] = {one.name: one for one in SETS}

@@ -9,11 +9,21 @@ from ..errors import InputError, unknown
 from ..task import Task
 from .blobs import blobs_deep, blobs_wide
 from .cifar import cifar10, cifar10_small, cifar100
+from .digits import digits
+from .fedprox import synthetic_fedprox
+from .letters import femnist
 from .mnist import fmnist, mnist, mnist_writers
+from .photos import celeba, gldv2, inaturalist
+from .plays import shakespeare
+from .records import heart, wisdm
 from .synthetic import synthetic
+from .texts import agnews, newsgroups, sent140
+from .words import stackoverflow
 
 ALL: tuple[Callable[..., Task], ...] = (
-    synthetic, blobs_deep, blobs_wide, mnist, mnist_writers, fmnist, cifar10, cifar10_small, cifar100,
+    synthetic, synthetic_fedprox, blobs_deep, blobs_wide, digits, mnist, mnist_writers, fmnist, femnist,
+    cifar10, cifar10_small, cifar100, celeba, gldv2, inaturalist, shakespeare, agnews, newsgroups, sent140,
+    stackoverflow, heart, wisdm,
 )  # fmt: skip
 TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make for make in ALL}
 

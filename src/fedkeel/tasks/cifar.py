@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
+from ..data.augment import CropFlip
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
@@ -19,35 +20,48 @@ from .splitting import Pair, choose, dealt
 # Of the training pixels of CIFAR-10, colour by colour, on the scale 0..255; the GHBM code uses them for both sets.
 MEAN = np.array([125.307, 122.950, 113.865], np.float32).reshape(3, 1, 1)
 STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)
-NETS = tuple(name for name in ("lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110") if name in MODELS)
+NETS = ("lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110")
 
 
 def cifar10(
-    alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: str = "lenet", seed: int = 0
+    alpha: float = 0,
+    clients: int = 100,
+    partition: str = "dirichlet",
+    model: str = "lenet",
+    augment: bool = True,
+    seed: int = 0,
 ) -> Task:
     """CIFAR-10 in the setting of the GHBM paper: 100 clients of 500 pictures, batches of 64, one local epoch.
 
-    alpha: 0 gives every client one class; the larger, the more alike clients are. seed: of the partition.
+    alpha: 0 gives every client one class; the larger, the more alike clients are. augment: random crops and
+    flips. seed: of the partition.
     """
-    text = spec(cifar10, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
-    return _task("cifar10", 10, alpha, clients, partition, choose("cifar10", model, NETS), seed, text)
+    text = spec(cifar10, alpha=alpha, clients=clients, partition=partition, model=model, augment=augment, seed=seed)
+    return _task("cifar10", 10, alpha, clients, partition, choose("cifar10", model, NETS), augment, seed, text)
 
 
 def cifar100(
-    alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: str = "resnet20", seed: int = 0
+    alpha: float = 0,
+    clients: int = 100,
+    partition: str = "dirichlet",
+    model: str = "resnet20",
+    augment: bool = True,
+    seed: int = 0,
 ) -> Task:
     """CIFAR-100, 100 fine classes, in the setting of the GHBM paper: as `cifar10`, with ResNet-20 or LeNet."""
-    text = spec(cifar100, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
-    return _task("cifar100", 100, alpha, clients, partition, choose("cifar100", model, NETS), seed, text)
+    text = spec(cifar100, alpha=alpha, clients=clients, partition=partition, model=model, augment=augment, seed=seed)
+    return _task("cifar100", 100, alpha, clients, partition, choose("cifar100", model, NETS), augment, seed, text)
 
 
 def cifar10_small(alpha: float = 0, clients: int = 100, partition: str = "dirichlet", seed: int = 0) -> Task:
     """CIFAR-10 shrunk to 16x16, with a LeNet of 16 and 32 channels (31,578 parameters): the same problem in minutes."""
     text = spec(cifar10_small, alpha=alpha, clients=clients, partition=partition, seed=seed)
-    return _task("cifar10-small", 10, alpha, clients, partition, "small_lenet", seed, text)
+    return _task("cifar10-small", 10, alpha, clients, partition, "small_lenet", False, seed, text)
 
 
-def _task(name: str, classes: int, alpha: float, clients: int, how: str, model: str, seed: int, text: str) -> Task:
+def _task(
+    name: str, classes: int, alpha: float, clients: int, how: str, model: str, augment: bool, seed: int, text: str
+) -> Task:
     data = _data(store.folder(f"cifar{classes}"), classes, alpha, clients, how, seed, model == "small_lenet")
     return Task(
         model=partial(MODELS[model], classes=classes),
@@ -56,6 +70,7 @@ def _task(name: str, classes: int, alpha: float, clients: int, how: str, model: 
         name=name,
         batch_size=64,
         lr=0.1 if model.startswith("resnet") else 0.05,
+        augment=CropFlip() if augment else None,
         # The paper's code leaves out the short last batch where the model has normalisation layers.
         budget=Epochs(1, per_epoch=True, drop_last=True) if model.startswith("resnet") else Epochs(1),
         spec=text,
