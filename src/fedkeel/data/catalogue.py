@@ -258,8 +258,8 @@ SETS: tuple[DataSet, ...] = (
         "pictures: CC licences of their own, most non-commercial",
         (("images", "federated_train_user_120k.csv", "test.csv"),),
         lambda f: _mapping(f, "federated_train_user_120k.csv"),
-        how="get the pictures (https://github.com/visipedia/inat_comp/tree/master/2017) into a folder images/ "
-        "and the tables of http://storage.googleapis.com/gresearch/federated-vision-datasets/inaturalist-user-120k.zip beside",
+        how="get the pictures (https://github.com/visipedia/inat_comp/tree/master/2017) into a folder images/ and the "
+        "tables of http://storage.googleapis.com/gresearch/federated-vision-datasets/inaturalist-user-120k.zip beside",
     ),
     DataSet(
         "heart",
