@@ -13,10 +13,10 @@ from . import tasks
 from .algorithm import Algorithm, At, Memory, Rule
 from .data import FederatedData
 from .engine.local import Local
-from .errors import ClientError, FedkeelError, InputError, MissingExtra
+from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .optim import SGD, Adagrad, Adam, Yogi
 from .recipes import algorithm
-from .rules import Guess, Proximal
+from .rules import GHBM, AdaBest, FedADC, FedCM, FedDyn, FedHBM, Guess, LocalGHBM, Mime, MimeLite, Proximal, Scaffold
 from .task import Task, cross_entropy
 from .training import Run, load, resume, train
 from .version import __version__
@@ -25,26 +25,37 @@ from .wire import Upload
 from .world import Epochs, FixedSteps, UniformSteps, World
 
 __all__ = [
+    "GHBM",
     "SGD",
+    "AdaBest",
     "Adagrad",
     "Adam",
     "Algorithm",
     "At",
     "ClientError",
     "Epochs",
+    "FedADC",
+    "FedCM",
+    "FedDyn",
+    "FedHBM",
     "FederatedData",
     "FedkeelError",
     "FixedSteps",
     "Guess",
     "InputError",
     "Local",
+    "LocalGHBM",
     "Memory",
+    "Mime",
+    "MimeLite",
     "MissingExtra",
     "Nova",
     "Proximal",
     "Rule",
     "Run",
     "Samples",
+    "Scaffold",
+    "StabilityWarning",
     "Task",
     "Uniform",
     "UniformSteps",
@@ -58,4 +69,4 @@ __all__ = [
     "resume",
     "tasks",
     "train",
-]  # fmt: skip
+]

@@ -69,6 +69,8 @@ class At:
     rates: Tensor | None = None  # server: the server's rate
     delta: Tensor | None = None  # server: the aggregated update
     fraction: float = 1.0  # cohort (server: clients that reported) over population
+    client_lr: float = 1.0  # the clients' rate in this round
+    mean_samples: float = 1.0  # samples per registered client
 
     # on clients
     optimizer: Optimizer = field(default_factory=SGD)
@@ -153,13 +155,14 @@ class Rule:
     send(server, at)            what is broadcast beside the model: vectors [params], scalars without dimension
     client_init(x, at)          a client's memory at its first participation
     survey(at)                  a first exchange in the same round; its weighted mean comes back as at.surveyed
+    start(y, at)                moves the model before the first local step
     gradient(g, y, at)          corrects the gradient of every local step
     after_step(y, at)           moves the model after every local step
     extra(y, at)                moves the model after the last one
     finish(y, at)               what is uploaded, and the new memory
     server_step(server, up, at) the server's new slots
     update(delta, server, at)   changes the aggregated update (one rule at most)
-    eval_params(x, server)      the model to evaluate, if it is not the one trained from
+    eval_params(x, server)      the models to evaluate by name, "" the main one, if it is not just the one trained from
     report(server, up, at)      columns for the history
 
     `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
@@ -172,7 +175,8 @@ class Rule:
     """
 
     reference: ClassVar[str] = ""
-    formulas: ClassVar[dict[str, str]] = {}  # for `explain`: lines by place (client, server, sends...)
+    formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
+    keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
 
     @property
     def slot(self) -> str:
@@ -190,6 +194,9 @@ class Rule:
 
     def survey(self, at: At) -> dict[str, Tensor]:
         return {}
+
+    def start(self, y: Tensor, at: At) -> None:
+        return None
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         return g
@@ -209,8 +216,8 @@ class Rule:
     def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
         return delta
 
-    def eval_params(self, x: Tensor, server: dict[str, Tensor]) -> Tensor:
-        return x
+    def eval_params(self, x: Tensor, server: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"": x}
 
     def report(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, float]:
         return {}
@@ -272,8 +279,8 @@ class Algorithm:
         for name in ("client", "server"):
             part = getattr(self, name)
             check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
-        for rule in self.rules:
-            check(isinstance(rule, Rule), self, "rules", "a list of rules", rule)
+        good = isinstance(self.rules, list | tuple) and all(isinstance(rule, Rule) for rule in self.rules)
+        check(good, self, "rules", "a list of rules", self.rules)
         object.__setattr__(self, "client", self.client.for_clients())
         object.__setattr__(self, "server", self.server.for_server())
         object.__setattr__(self, "rules", tuple(self.rules))

@@ -33,6 +33,10 @@ class ClientError(FedkeelError, RuntimeError):
     """A model, a loss or a rule failed while a client was training."""
 
 
+class StabilityWarning(UserWarning):
+    """Settings that are legal and known to misbehave; the message has the numbers."""
+
+
 def check(ok: bool, owner: object, name: str, must: str, got: Any) -> None:
     """Refuse a parameter with the one message used everywhere.
 

@@ -36,8 +36,9 @@ class CountedDropout(nn.Module):
     torch's own modules draw from a process-wide generator, which threads would share.
     """
 
-    def __init__(self, p: float, channelwise: bool, index: int, place: Place) -> None:
+    def __init__(self, original: nn.Module, p: float, channelwise: bool, index: int, place: Place) -> None:
         super().__init__()
+        self.original = (original,)  # in a tuple, so that torch does not take it for a part of this module
         self.p, self.channelwise, self.index, self.place = p, channelwise, index, place
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,8 +110,16 @@ class FlatModel:
                 elif type(child) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
                     assert isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
                     index = sum(isinstance(m, CountedDropout) for m in self.module.modules())
-                    counted = CountedDropout(child.p, not isinstance(child, nn.Dropout), index, self.place)
+                    counted = CountedDropout(child, child.p, not isinstance(child, nn.Dropout), index, self.place)
                     setattr(parent, name, counted)
+
+    def give_back(self) -> nn.Module:
+        """The module with its own dropout layers again; this adopted model is not used any more."""
+        for parent in list(self.module.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, CountedDropout):
+                    setattr(parent, name, child.original[0])
+        return self.module
 
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:

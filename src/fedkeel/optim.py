@@ -85,6 +85,10 @@ class Optimizer:
             for k, v in moved.items():
                 state[k].copy_(torch.where(more, v, state[k]))
 
+    def box(self, server: bool) -> list[str]:
+        """The update as a paper prints it: on clients from `g`, on the server from `Delta`."""
+        return []
+
     def parameters(self) -> dict[str, Any]:
         """Name and values, for configurations and tables."""
         return {"name": type(self).__name__.lower()} | {f.name: getattr(self, f.name) for f in fields(self)}
@@ -113,6 +117,7 @@ class SGD(Optimizer):
         super().__post_init__()
         m = self.momentum
         check(is_number(m) and 0 <= m < 1, self, "momentum", "in [0, 1)", m)
+        check(isinstance(self.nesterov, bool), self, "nesterov", "true or false", self.nesterov)
         check(not self.nesterov or m > 0, self, "nesterov", "false when momentum is 0", self.nesterov)
 
     @property
@@ -131,6 +136,13 @@ class SGD(Optimizer):
             y.addcmul_(g, at.lr, value=-1).add_(v, alpha=self.momentum)
         else:
             y.add_(v)
+
+    def box(self, server: bool) -> list[str]:
+        x, move, b = ("x", "+ lr Delta", "beta") if server else ("y", "- lr g", "a")
+        if not self.momentum:
+            return [f"{x} <- {x} {move}"]
+        step = f"{b} v {move}" if self.nesterov else "v"
+        return [f"v <- {b} v {move}        {b} = {self.momentum:g}", f"{x} <- {x} + {step}"]
 
     def coast(self, counts: Tensor) -> Tensor:
         """c(q) = a (1 - a^q) / (1 - a): how far q zero-gradient steps carry a unit of velocity (Nesterov: times a)."""
@@ -165,6 +177,8 @@ class Adaptive(Optimizer):
             check(value is None or (is_number(value) and 0 <= value < 1), self, name, "in [0, 1)", value)
         check(self.eps is None or (is_number(self.eps) and self.eps > 0), self, "eps", "> 0", self.eps)
         check(self.v_init is None or (is_number(self.v_init) and self.v_init >= 0), self, "v_init", ">= 0", self.v_init)
+        corrects = self.bias_correction
+        check(corrects is None or isinstance(corrects, bool), self, "bias_correction", "true or false", corrects)
 
     def for_clients(self) -> Self:
         return super().for_clients()._filled({"v_init": 0.0})
@@ -187,15 +201,33 @@ class Adaptive(Optimizer):
         """Update `v` in place with the squared gradient."""
         raise NotImplementedError
 
+    second: ClassVar[str] = ""  # the same as a formula, G for the gradient
+
+    def box(self, server: bool) -> list[str]:
+        x, sign, g = ("x", "+", "Delta") if server else ("y", "-", "g")
+        start = f"eps = {self.eps:g}, v starts at {self.v_init:g}"
+        if self.bias_correction:
+            start += ", lr times sqrt(1 - beta2^t) / (1 - beta1^t)" if server else ", both moments bias-corrected"
+        return [
+            f"m <- beta1 m + (1 - beta1) {g}        beta1 = {self.beta1:g}",
+            self.second.replace("G", g).replace("#", f"{self.beta2:g}"),
+            f"{x} <- {x} {sign} lr m / (sqrt(v) + eps)        {start}",
+        ]
+
     def move(self, y: Tensor, g: Tensor, state: State, at: At) -> None:
         assert self.beta1 is not None and self.beta2 is not None and self.eps is not None
         m, v, j = state["m"], state["v"], state["j"]
         j.add_(1)
         m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
         self.second_moment(v, g * g)
+        rate = at.lr
         if self.bias_correction:
-            m, v = m / (1 - self.beta1**j), v / (1 - self.beta2**j)
-        y.sub_(at.lr * m / (v.sqrt() + self.eps))
+            first, second = 1 - self.beta1**j, 1 - self.beta2**j
+            if at.rates is None:  # on clients as torch and Kingma & Ba's algorithm 1: eps meets the corrected root
+                m, v = m / first, v / second
+            else:  # on the server as TFF: the rate is corrected, so that eps means the same in every round
+                rate = rate * second.sqrt() / first
+        y.sub_(rate * m / (v.sqrt() + self.eps))
 
 
 @dataclass(frozen=True)
@@ -209,6 +241,7 @@ class Adam(Adaptive):
     """
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True}
+    second: ClassVar[str] = "v <- beta2 v + (1 - beta2) G^2        beta2 = #"
     reference: ClassVar[str] = "Kingma & Ba 2015; on the server Reddi et al. 2021 (FedAdam)"
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
@@ -227,6 +260,7 @@ class Yogi(Adaptive):
     """
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "bias_correction": True}
+    second: ClassVar[str] = "v <- v - (1 - beta2) G^2 sign(v - G^2)        beta2 = #"
     reference: ClassVar[str] = "Zaheer et al. 2018; on the server Reddi et al. 2021 (FedYogi)"
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
@@ -246,7 +280,12 @@ class Adagrad(Adaptive):
 
     at_clients: ClassVar[dict[str, Any]] = {"beta1": 0.0, "beta2": 0.0, "eps": 1e-10, "bias_correction": False}
     at_server: ClassVar[dict[str, Any]] = Adaptive.at_server | {"beta1": 0.0, "beta2": 0.0}
+    second: ClassVar[str] = "v <- v + G^2"
     reference: ClassVar[str] = "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not self.beta2, self, "beta2", "left out (its second moment forgets nothing)", self.beta2)
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         v.add_(square)

@@ -10,10 +10,22 @@ from . import grammar
 from .algorithm import Algorithm, Rule
 from .errors import InputError, unknown
 from .optim import SGD, Adagrad, Adam, Adaptive, Optimizer, Yogi
-from .rules import RULES
-from .rules.guess import Guess
-from .rules.proximal import Proximal
-from .weights import WEIGHTS, Nova, Weights
+from .rules import (
+    GHBM,
+    RULES,
+    AdaBest,
+    FedADC,
+    FedCM,
+    FedDyn,
+    FedHBM,
+    Guess,
+    LocalGHBM,
+    Mime,
+    MimeLite,
+    Proximal,
+    Scaffold,
+)
+from .weights import WEIGHTS, Nova, Uniform, Weights
 
 CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad}
 OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
@@ -46,6 +58,10 @@ class Recipe:
 
 def _adaptive(kind: type[Adaptive]) -> Callable[..., Optimizer]:
     return lambda **keys: kind(**keys)
+
+
+def _uniform(**keys: Any) -> Weights:
+    return Uniform()
 
 
 RECIPES: dict[str, Recipe] = {
@@ -85,6 +101,63 @@ RECIPES: dict[str, Recipe] = {
         server=_adaptive(Yogi),
         defaults={"server_lr": 0.01},
         reference="Reddi et al. 2021 (arXiv 2003.00295)",
+    ),
+    "scaffold": Recipe(
+        "control variates cancel client drift",
+        {"option": 2, "control": "difference", "rebuild": False},
+        rules=lambda **keys: [Scaffold(**keys)],
+        weights=_uniform,
+    ),
+    "feddyn": Recipe(
+        "dynamic regularisation makes local and global optima agree",
+        {"alpha": 0.01, "adaptive": False, "evaluate": "server"},
+        rules=lambda **keys: [FedDyn(**keys)],
+        weights=_uniform,
+    ),
+    "adabest": Recipe(
+        "a bias estimate that fades, and an extrapolated average",
+        {"mu": 0.01, "beta": 0.9},
+        rules=lambda **keys: [AdaBest(**keys)],
+        weights=_uniform,
+    ),
+    "mime": Recipe("local steps mimic centralised SGD", rules=lambda: [Mime(beta=0.0)], weights=_uniform),
+    "mimemom": Recipe(
+        "local steps mimic centralised SGD with momentum",
+        {"beta": 0.9, "convention": "torch"},
+        rules=lambda **keys: [Mime(**keys)],
+        weights=_uniform,
+    ),
+    "mimelite": Recipe(
+        "Mime without correction or momentum: FedAvg with uniform weights",
+        rules=lambda: [MimeLite(beta=0.0)],
+        weights=_uniform,
+    ),
+    "mimelitemom": Recipe(
+        "frozen server momentum in every local step",
+        {"beta": 0.9, "convention": "torch"},
+        rules=lambda **keys: [MimeLite(**keys)],
+        weights=_uniform,
+    ),
+    "fedcm": Recipe("last round's direction in every local step", {"alpha": 0.1}, rules=lambda alpha: [FedCM(alpha)]),
+    "fedadc": Recipe(
+        "server momentum spent inside the local steps",
+        {"beta_local": 0.9, "beta_global": 0.9, "a": 1.0},
+        rules=lambda **keys: [FedADC(**keys)],
+    ),
+    "ghbm": Recipe(
+        "heavy-ball momentum over the last tau rounds",
+        {"beta": 0.9, "tau": None, "warmup": "zero", "nesterov_push": False},
+        rules=lambda **keys: [GHBM(**keys)],
+    ),
+    "localghbm": Recipe(
+        "GHBM from the model a client received last, no extra traffic",
+        {"beta": 0.9, "scale": "participation"},
+        rules=lambda **keys: [LocalGHBM(**keys)],
+    ),
+    "fedhbm": Recipe(
+        "heavy-ball momentum from a client's own last model, no extra traffic",
+        {"beta": 1.0, "scale": "participation", "first": "none"},
+        rules=lambda **keys: [FedHBM(**keys)],
     ),
     "gel": Recipe(
         "clients guess the steps they had no budget for",
@@ -192,4 +265,6 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
 
 def nameable(parts: Algorithm) -> bool:
     """Whether every part is one of ours, so that the algorithm can be written down and built again."""
-    return type(parts.client).__name__.lower() in OPTIMIZERS and all(type(r) is RULES.get(r.slot) for r in parts.rules)
+    tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
+    tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
+    return all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)

@@ -44,6 +44,10 @@ class Job:
     seed: int
     batch_size: int | None
 
+    def cast(self, dtype: torch.dtype, device: str) -> Job:
+        """The same job with its data in `dtype` on `device`."""
+        return replace(self, task=self.task.cast(dtype, device))
+
 
 @dataclass
 class State:
@@ -66,7 +70,6 @@ class Message:
     job: Job
     at: dict[str, Any]  # the fields of `At` that all clients share
     buffers: dict[str, Tensor]
-    lr: float
 
 
 def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
@@ -89,7 +92,7 @@ def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, 
     wire.count_download(total, message.at["sent_all"], state.x, state.buffers, len(cohort))
     if algorithm.hooks("survey"):  # a first exchange in the same round
         surveyed = engine.reduce(survey, message, cohort, steps, state.memories)
-        message.at["surveyed_all"] = surveyed.means(algorithm)
+        at.surveyed_all = message.at["surveyed_all"] = surveyed.means(algorithm)
         wire.count_second_download(total, surveyed, message.at["surveyed_all"], len(cohort))
     total.add(engine.reduce(visit, message, cohort, steps, state.memories))
 
@@ -107,11 +110,11 @@ def broadcast(job: Job, state: State, t: int, cohort: int) -> tuple[Message, At]
     shared: dict[str, Any] = {
         "x": state.x, "x0": state.x0, "round": t, "rounds": job.rounds, "population": population,
         "cohort": cohort, "fraction": cohort / population, "expected_steps": job.world.expected,
+        "client_lr": job.algorithm.client.lr, "mean_samples": len(job.task.data.x) / population,
     }  # fmt: skip
     at = At(**shared)
     shared["sent_all"] = {rule.slot: rule.send(state.rules[rule.slot], at.of(rule)) for rule in job.algorithm.rules}
-    assert isinstance(job.algorithm.client.lr, int | float)
-    return Message(job, shared, state.buffers, float(job.algorithm.client.lr)), at
+    return Message(job, shared, state.buffers), at
 
 
 @torch.no_grad()
@@ -162,7 +165,7 @@ def arrive(
     own = {"steps": steps, "samples": job.task.data.sizes(clients), "first": 1 - seen}
     scalars = {name: torch.from_numpy(value[:, None]).to(column) for name, value in own.items()}
     scalars |= {name: column.clone() for name in ("lr_sum", "loss_sum", "extra_gradients", "extra_samples")}
-    at.scalars, at.state = Rows(scalars | {"lr": column + message.lr}), Rows(job.algorithm.client.init(y))
+    at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
     worker.lend(at, batches)
     for rule in job.algorithm.rules:
         rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
@@ -184,6 +187,8 @@ def local_update(
     correct, push, extra = algorithm.hooks("gradient"), algorithm.hooks("after_step"), algorithm.hooks("extra")
     at.g = torch.zeros_like(y) if extra else None
     active = len(y)
+    for rule in algorithm.hooks("start"):
+        rule.start(y, at.of(rule))
     for k in range(batches.longest):
         if (staying := batches.active(k)) < active:  # who has spent its budget has left
             active = staying

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from . import history as rows
 from . import recipes
 from .algorithm import Algorithm
 from .engine.local import Engine, Local, one_thread
-from .errors import InputError, check, is_count
+from .errors import InputError, StabilityWarning, check, is_count
 from .flat import FlatModel
 from .history import History, Row
 from .memory import Memories
@@ -90,12 +92,13 @@ def train(
     every: int = 10,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
+    started: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Run:
     """Train for `rounds` rounds.
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
-    answer stops the run.
+    answer stops the run. started: called with the resolved configuration before round 1.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
@@ -112,36 +115,34 @@ def train(
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
         engine = Local(engine)
-    job = prepare(task, algorithm, world or World(), rounds, seed, batch_size, dtype, device)
+    job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
         workers = engine.start(job.task, model, seed)
-        config = configuration(task, job, workers, dtype, eval_every)
+        config = configuration(job, workers, dtype, eval_every)
+        started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config, every)
         return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
 
 
-def prepare(
-    task: Task,
-    algorithm: Algorithm,
-    world: World,
-    rounds: int,
-    seed: int,
-    batch_size: int | None,
-    dtype: torch.dtype,
-    device: str,
-) -> Job:
+def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
     """Fill in every default, and refuse what cannot work, before anything is written."""
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
     batch_size = batch_size if batch_size is not None else task.batch_size
-    return Job(task.cast(dtype, device), algorithm.resolve(task, world), world, rounds, seed, batch_size)
+    resolved = algorithm.resolve(task, world)
+    for rule in resolved.rules:
+        steps = max(getattr(world.budget, "outcomes", [math.inf]))
+        if told := rule.warn(resolved, world.size(len(task.data)) / len(task.data), steps):
+            warnings.warn(told, StabilityWarning, stacklevel=2)
+    return Job(task, resolved, world, rounds, seed, batch_size)
 
 
-def configuration(task: Task, job: Job, engine: Engine, dtype: torch.dtype, eval_every: int) -> dict[str, Any]:
+def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int) -> dict[str, Any]:
     """What `config.json` says."""
+    task = job.task
     cannot = []
     if task.spec is None:
         cannot.append("the task was made from Python objects")
@@ -161,6 +162,7 @@ def configuration(task: Task, job: Job, engine: Engine, dtype: torch.dtype, eval
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(job.task.data.x.device),
         "engine": engine.mode,
+        "engine_reason": engine.reason,
         "chunk": engine.chunk,
         "target": task.target,
         "eval_every": eval_every,
@@ -269,10 +271,14 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
 
 
 def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
-    x = state.x
+    models = {"": state.x}
     for rule in job.algorithm.hooks("eval_params"):
-        x = rule.eval_params(x, state.rules[rule.slot])
-    return engine.evaluate(job.task, x, state.buffers)
+        models = rule.eval_params(state.x, state.rules[rule.slot])
+    scores: dict[str, float | None] = {}
+    for name, x in models.items():
+        score = engine.evaluate(job.task, x, state.buffers)
+        scores |= {f"{column}_{name}" if name else column: value for column, value in score.items()}
+    return scores
 
 
 def resume(
@@ -296,7 +302,7 @@ def resume(
     algorithm = algorithm or _algorithm(config)
     world = world or _world(config)
     dtype, device = DTYPES[config["dtype"]], config["device"]
-    job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"], dtype, device)
+    job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
         engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])

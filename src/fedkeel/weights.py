@@ -105,12 +105,14 @@ def lengths(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, 
     client = replace(client, clip=None)
     at = At(x=s[0], x0=s[0], optimizer=client, expected_steps=expected)
     at.scalars, at.state = Rows({"lr": torch.full_like(s, lr), "steps": steps}), Rows(client.init(s))
+    at.g = torch.zeros_like(s)
     for k in range(int(steps.max())):
         unit = torch.ones_like(s)
         for rule in rules:
             pull = rule.shadow(s)
             assert pull is not None
             unit += pull
+        at.g = torch.where(steps > k, unit, at.g)
         held = {"s": s.clone()} | {name: value.clone() for name, value in at.state.items()}
         client.step(s, unit, at.state, at)
         for name, value in held.items():  # who has spent its budget stays where it was

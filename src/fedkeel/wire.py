@@ -7,6 +7,7 @@ and `bytes_up` count; scalars and the header are overhead.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -107,7 +108,8 @@ class Part:
         if not self.clients:
             return None
         samples, losses = torch.cat(self.samples).double(), torch.cat(self.losses).double()
-        return float((samples * losses).sum() / samples.sum())
+        mean = float((samples * losses).sum() / samples.sum())
+        return mean if math.isfinite(mean) else None  # a finite update may come from an infinite loss; JSON has no inf
 
 
 class Reports:
@@ -184,7 +186,7 @@ def measure(vectors: Mapping[str, Tensor], scalars: Iterable[str]) -> tuple[int,
 def count_download(part: Part, sent: Slots, x: Tensor, buffers: dict[str, Tensor], clients: int) -> None:
     """The model, its floating buffers, and what rules broadcast: vectors count, scalars are overhead."""
     flat = {f"{slot}/{name}": value for slot, values in sent.items() for name, value in values.items()}
-    vectors = {"x": x, **{k: b for k, b in buffers.items() if b.is_floating_point()}}
+    vectors = {"x": x, **{f"buffers/{k}": b for k, b in buffers.items() if b.is_floating_point()}}
     vectors |= {name: value for name, value in flat.items() if value.ndim}
     _count(part, "bytes_down", vectors, ["round", "lr", "steps", *(k for k, v in flat.items() if not v.ndim)], clients)
 
@@ -211,7 +213,8 @@ def count_upload(
     clients: int,
 ) -> None:
     """The update, floating buffers and what rules add; derived vectors are not sent."""
-    vectors, scalars = {"update": update[0], **buffers}, ["samples", "steps"] + ["norm"] * norm
+    vectors, scalars = {"update": update[0]}, ["samples", "steps"] + ["norm"] * norm
+    vectors |= {f"buffers/{name}": value for name, value in buffers.items()}
     for slot, (up, _) in finished.items():
         vectors |= {f"{slot}/{name}": value[0] for name, value in up.vectors.items()}
         scalars += [f"{slot}/{name}" for name in up.scalars]

@@ -116,7 +116,8 @@ class Epochs:
 
     def __str__(self) -> str:
         options = [name for name in ("per_epoch", "drop_last") if getattr(self, name)]
-        return f"{self.epochs:g}e" + (":" + ",".join(options) if options else "")
+        whole = float(self.epochs).is_integer()  # otherwise every digit, because a resumed run reads this
+        return f"{int(self.epochs) if whole else self.epochs}e" + (":" + ",".join(options) if options else "")
 
 
 Budget = UniformSteps | FixedSteps | Epochs | Callable[[int, int], int]
@@ -128,13 +129,13 @@ def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
     >>> parse_budget("4:13"), parse_budget("2e")
     (UniformSteps(low=4, high=13), Epochs(epochs=2.0, per_epoch=False, drop_last=False))
     """
-    head, _, options = text.partition(":")
+    head, colon, options = text.partition(":")
     try:
         if head.endswith("e"):
             flags = {name: True for name in options.split(",") if name}
             if flags.keys() <= {"per_epoch", "drop_last"}:
                 return Epochs(float(head[:-1]), **flags)
-        elif options:
+        elif colon:
             return UniformSteps(int(head), int(options))
         else:
             return FixedSteps(int(head))
@@ -145,6 +146,11 @@ def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
 
 
 SAMPLERS = ("uniform", "cyclic", "weighted")
+
+
+def _is_cohort(clients: Any) -> bool:
+    whole = isinstance(clients, list | tuple) and all(is_count(client, 0) for client in clients)
+    return whole and 0 < len(clients) == len(set(clients))
 
 
 @dataclass(frozen=True)
@@ -169,13 +175,15 @@ class World:
     def __post_init__(self) -> None:
         c, e = self.cohort, self.expected_steps
         if isinstance(c, list | tuple):
-            good = bool(c) and all(len(s) > 0 and len(set(s)) == len(s) and all(is_count(i, 0) for i in s) for s in c)
+            good = bool(c) and all(_is_cohort(s) for s in c)
             check(good, self, "cohort", "a list of non-empty lists of distinct client numbers", c)
         else:
-            good = c is None or c == "all" or is_count(c) or (isinstance(c, float) and 0 < c <= 1)
+            one = is_count(c) or (isinstance(c, float) and 0 < c <= 1)
+            good = c is None or one or (isinstance(c, str) and c == "all")
             check(good, self, "cohort", "a number >= 1, a fraction in (0, 1], 'all' or a schedule", c)
         check(e is None or is_count(e), self, "expected_steps", "an integer >= 1", e)
-        check(self.budget is None or hasattr(self.budget, "steps") or callable(self.budget), self, "budget",
+        known = isinstance(self.budget, UniformSteps | FixedSteps | Epochs)
+        check(self.budget is None or known or callable(self.budget), self, "budget",
               "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps", self.budget)  # fmt: skip
         check(self.sampler in SAMPLERS, self, "sampler", f"one of {', '.join(SAMPLERS)}", self.sampler)
 

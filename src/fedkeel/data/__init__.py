@@ -5,6 +5,9 @@ No Python object per client: a million registered clients are one array of offse
 
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, unknown
+from . import convert
+
+# Who holds which sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
+Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
 
 
 class FederatedData:
@@ -41,9 +48,28 @@ class FederatedData:
         self._validate()
 
     @classmethod
-    def from_arrays(cls, x: Any, y: Any, clients: ArrayLike, test: tuple[Any, Any] | None = None) -> FederatedData:
-        """Group samples by the client id beside each; clients are numbered by sorted id."""
-        x, y, ids = _tensor(x, "x"), _tensor(y, "y"), np.asarray(clients)
+    def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> FederatedData:
+        """Group samples by client; clients are numbered by sorted id.
+
+        clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
+        twice or never); or a function of the targets that gives either, such as those of `fedkeel.data.partition`.
+
+        >>> from functools import partial
+        >>> from fedkeel.data.partition import shards
+        >>> data = FederatedData.from_arrays(torch.zeros(8, 3), [0, 0, 0, 0, 1, 1, 1, 1], partial(shards, clients=2))
+        >>> data.sizes([0, 1]).tolist()
+        [4, 4]
+        """
+        x, y = _tensor(x, "x"), _tensor(y, "y")
+        held = clients(y.cpu().numpy()) if callable(clients) else clients
+        if (
+            isinstance(held, list | tuple)
+            and held
+            and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
+        ):
+            order, counts = _indices(held, len(x)), np.array([len(own) for own in held])
+            return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), None, test)
+        ids = np.asarray(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
                 f"x, y and clients must have one entry per sample. Got {len(x)}, {len(y)} and {ids.shape} entries."
@@ -51,6 +77,96 @@ class FederatedData:
         unique, owner, counts = np.unique(ids, return_inverse=True, return_counts=True)
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
         return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
+
+    @classmethod
+    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> FederatedData:
+        """A torch data set of (input, target) pairs, read once into memory; `test` is another one.
+
+        A transform is therefore applied once; what must differ from step to step belongs in `Task(augment=)`.
+        partition: as `clients` of `from_arrays`.
+
+        >>> from functools import partial
+        >>> from fedkeel.data.partition import iid
+        >>> dataset = torch.utils.data.TensorDataset(torch.randn(10, 3), torch.zeros(10, dtype=torch.int64))
+        >>> len(FederatedData.from_torch(dataset, partition=partial(iid, clients=5)))
+        5
+        """
+        held_out = None if test is None else convert.torch_pairs(test, "The test data set")
+        return cls.from_arrays(*convert.torch_pairs(dataset, "The data set"), partition, held_out)
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        x: str | Sequence[str],
+        y: str,
+        client_column: str | None = None,
+        partition: Clients | None = None,
+        test: Any = None,
+    ) -> FederatedData:
+        """A `datasets.Dataset`, or the name of one on the hub (its split "train"), with a client column or a partition.
+
+        x: the input column (numbers, lists of one length, or images, which become `[channels, height, width]` in 0..1),
+        or several columns of numbers. y: the target column; texts become class numbers in sorted order. test: another
+        Dataset, or the name of a split when `dataset` is a name.
+
+        >>> class Columns(dict):  # in the place of a datasets.Dataset
+        ...     column_names = property(list)
+        >>> rows = Columns(text=[[5, 0], [7, 2], [1, 1]], label=["spam", "ham", "spam"], user=["wan", "ada", "wan"])
+        >>> data = FederatedData.from_huggingface(rows, x="text", y="label", client_column="user")
+        >>> data.client_ids.tolist(), data.y.tolist()
+        (['ada', 'wan'], [0, 1, 1])
+        """
+        if (client_column is None) == (partition is None):
+            raise InputError("from_huggingface needs either client_column= or partition=.")
+        train = convert.hub_dataset(dataset, "train")
+        raw = convert.plain(convert.hub_column(train, y))
+        names, held_out = np.unique(raw), None
+        if test is not None:
+            other = convert.hub_dataset(*((dataset, test) if isinstance(test, str) else (test, "test")))
+            found = convert.targets(convert.plain(convert.hub_column(other, y)), names, "test")
+            held_out = (convert.hub_inputs(other, x), found)
+        clients = partition if client_column is None else convert.plain(convert.hub_column(train, client_column))
+        assert clients is not None
+        return cls.from_arrays(convert.hub_inputs(train, x), convert.targets(raw, names, "training"), clients, held_out)
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike[str],
+        client_column: str,
+        target_column: str,
+        test: str | os.PathLike[str] | None = None,
+    ) -> FederatedData:
+        """A CSV file with a header line; every other column is a number and a feature, in the order of the file.
+
+        Targets that are texts become class numbers in sorted order. test: another file with the same columns, of which
+        the client column may be missing.
+
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "hearts.csv")
+        ...     _ = path.write_text("hospital,age,pressure,ill\\nA,63,145,no\\nB,41,130,yes\\nA,57,120,no\\n")
+        ...     data = FederatedData.from_csv(path, client_column="hospital", target_column="ill")
+        >>> data.client_ids.tolist(), data.y.tolist(), data.x[0].tolist()
+        (['A', 'B'], [0, 0, 1], [63.0, 145.0])
+        """
+        columns = convert.read_csv(path)
+        for name in (client_column, target_column):
+            if name not in columns:
+                raise unknown("column", name, columns)
+        clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
+        names, held_out = np.unique(raw), None
+        if test is not None:
+            other = convert.read_csv(test)
+            for name in (target_column, *columns):
+                if name not in other:
+                    raise InputError(f"{os.fspath(test)} has no column '{name}'.")
+            found = convert.targets(convert.plain(other[target_column]), names, "test")
+            held_out = (convert.csv_features({name: other[name] for name in columns}, test), found)
+        return cls.from_arrays(
+            convert.csv_features(columns, path), convert.targets(raw, names, "training"), clients, held_out
+        )
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -67,8 +183,9 @@ class FederatedData:
         test = None
         if self.test is not None:
             test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
-        x, y = _cast(self.x, dtype, device), _target(self.y, dtype, device)
-        return FederatedData(x, y, self.offsets, self.client_ids, test)
+        same = copy.copy(self)  # checked already
+        same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        return same
 
     def _validate(self) -> None:
         offsets = self.offsets
@@ -96,13 +213,23 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise InputError(f"{name} must be one array: its entries differ in length.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
     if tensor.ndim == 0:
         raise InputError(f"{name} must have one entry per sample. Got a single number.")
     return tensor
+
+
+def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
+    order = np.concatenate([own if len(own) else np.empty(0, dtype=np.int64) for own in held])
+    if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
+        raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
+    return torch.from_numpy(order.astype(np.int64))
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:

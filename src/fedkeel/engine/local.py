@@ -25,13 +25,13 @@ from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part
 from ..world import Ints
-from .gradients import Batched, Serial, choose, moves_global_generator
+from .gradients import Batched, Serial, channels_last, choose, moves_global_generator
 
 if TYPE_CHECKING:
     from ..memory import Memories
 
 T = TypeVar("T")
-BLOCK = 2048  # test samples per forward pass
+BLOCK = 2**20  # input numbers per forward pass of an evaluation
 
 
 class Worker:
@@ -100,7 +100,7 @@ class Worker:
         assert self.task.data.test is not None
         x, y = self.task.data.test[0][block], self.task.data.test[1][block]
         self.model.module.eval()
-        output = self.model.module(x)
+        output = self.model.module(channels_last(x))
         return output, self.task.loss(output, y)
 
 
@@ -188,7 +188,8 @@ class Engine:
         for worker in self.all:
             worker.model.load(x, buffers)
         y = task.data.test[1]
-        blocks = [slice(b, b + BLOCK) for b in range(0, len(y), BLOCK)]
+        size = max(1, BLOCK // max(1, task.data.test[0][0].numel()))
+        blocks = [slice(b, b + size) for b in range(0, len(y), size)]
         parts = list(self.map(Worker.evaluate, blocks))
         output = torch.cat([o for o, _ in parts])
         loss = float(torch.cat([v for _, v in parts]).double().mean())
@@ -202,10 +203,11 @@ class Engine:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One intra-op thread while a run lasts (the same bits for any number of workers); then the caller's setting."""
+    """One intra-op thread while a run lasts (the same bits for any number of workers); then as the caller had it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):  # a model that draws from the global generator has it reseeded
+            yield
     finally:
         torch.set_num_threads(before)

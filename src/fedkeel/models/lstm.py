@@ -64,7 +64,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden, across = weight.shape[-1], weight.transpose(1, 2)
-        gates, cells = torch.empty_like(inputs), inputs.new_empty(*inputs.shape[:-1], hidden)
+        gates, cells = inputs.new_empty(inputs.shape), inputs.new_empty(*inputs.shape[:-1], hidden)
         outputs, cell, output = torch.empty_like(cells), None, None
         parts = (inputs, gates, gates[..., : 2 * hidden], *torch.split(gates, hidden, -1), cells, outputs)
         for entering, total, both, i, f, g, o, new, out in zip(*(part.unbind(0) for part in parts), strict=True):

@@ -17,7 +17,12 @@ Norm = Callable[[int], nn.Module]
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut; `expansion` channels come out per channel of width."""
+    """Two 3x3 convolutions and a shortcut; `expansion` channels come out per channel of width.
+
+    >>> from torch import ones
+    >>> Block(16, 32, stride=2, norm=nn.Identity, project=False)(ones(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
 
     expansion = 1
 
@@ -39,7 +44,12 @@ class Block(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, and a shortcut."""
+    """A 3x3 convolution between two 1x1 ones, and a shortcut.
+
+    >>> from torch import ones
+    >>> Bottleneck(16, 8, stride=2, norm=nn.Identity, project=True)(ones(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
 
     expansion = 4
 
@@ -58,7 +68,12 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A 3x3 convolution, stages of blocks (all but the first halve the image), mean over the image, a dense layer."""
+    """A 3x3 convolution, stages of blocks (all but the first halve the image), mean over the image, a dense layer.
+
+    >>> from torch import ones
+    >>> ResNet(Block, [1, 1], width=4, classes=3, norm=nn.Identity, project=True)(ones(2, 3, 8, 8)).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(
         self, block: type[Block | Bottleneck], blocks: list[int], width: int, classes: int, norm: Norm, project: bool

@@ -8,7 +8,12 @@ from .lstm import LSTM
 
 
 class NextSymbol(nn.Module):
-    """Embedding, LSTM, dense layers; scores `[batch, symbols]` after the last step, or `[batch, symbols, time]`."""
+    """Embedding, LSTM, dense layers; scores `[batch, symbols]` after the last step, or `[batch, symbols, time]`.
+
+    >>> from torch import tensor
+    >>> NextSymbol(9, 4, LSTM(4, 5), nn.Linear(5, 9), every=True)(tensor([[1, 2, 3]])).shape
+    torch.Size([1, 9, 3])
+    """
 
     def __init__(self, symbols: int, embedding: int, lstm: LSTM, dense: nn.Module, every: bool) -> None:
         super().__init__()

@@ -1,0 +1,264 @@
+"""The `fedkeel` command. The same words as in Python: a task, algorithms, a world."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .errors import FedkeelError, InputError
+
+EXAMPLES = """examples:
+  fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
+  fedkeel run synthetic fedavg:lr=0.1 fedprox:mu=1 --budget 2e --cohort 0.1 --target 0.8
+  fedkeel run --config runs/demo/config.json --out runs/again
+
+An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedprox:mu=0.01,lr=0.1+gel:steps=5.
+`fedkeel list` shows the names, `fedkeel explain NAME` what each computes and its keys."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one line for an error."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.do(arguments))
+    except InputError as error:
+        return _fail(error, 2)
+    except FedkeelError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has left
+        sys.stderr.close()
+        return 0
+
+
+def _fail(error: object, code: int) -> int:
+    print(f"fedkeel: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> Parser:
+    from .version import __version__
+
+    parser = Parser(prog="fedkeel", description="Federated learning on an even keel.")
+    parser.add_argument("--version", action="version", version=f"fedkeel {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    _add_run(commands)
+    resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
+    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory")
+    _add_output(resume)
+    resume.set_defaults(do=_resume)
+    show = commands.add_parser("list", help="the names there are")
+    show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
+    show.set_defaults(do=_list)
+    explain = commands.add_parser(
+        "explain", help="an algorithm as its paper's box: updates, state, traffic, references"
+    )
+    explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
+    explain.set_defaults(do=_explain)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="train one algorithm, or compare several",
+        description="Train algorithms on a task with paired seeds, and compare them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
+    run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
+    run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
+    run.add_argument("--rounds", type=int, default=200, help="default %(default)s")
+    run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
+    run.add_argument("--sampler", default="uniform", help="uniform (default), cyclic or weighted")
+    run.add_argument("--budget", metavar="A:B|N|Ee", help="steps from A to B, N steps, or E epochs; default the task's")
+    run.add_argument("--expected-steps", type=int, metavar="N", help="steps the server asks for, default B+5 with A:B")
+    run.add_argument("--batch-size", type=int, metavar="B", help="default the task's")
+    run.add_argument("--lr", type=float, help="client rate of algorithms that give none, default the task's")
+    run.add_argument("--seed", type=int, metavar="N", help="the seed, or the first one with --seeds; default 0")
+    run.add_argument("--seeds", type=int, metavar="K", help="K seeds")
+    run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
+    run.add_argument("--eval-every", type=int, default=1, metavar="K", help="evaluate every K rounds, default 1")
+    run.add_argument("--engine", default="auto", help="auto (default), serial or batched")
+    run.add_argument("--dtype", default="float32", help="float32 (default) or float64")
+    run.add_argument("--checkpoint-every", type=int, default=10, metavar="K", help="every K rounds, default 10")
+    run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
+    run.add_argument("--overwrite", action="store_true", help="empty DIR first")
+    _add_output(run)
+    run.set_defaults(do=_run)
+
+
+def _add_output(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what was chosen, and why")
+
+
+def _cohort(text: str) -> int | float | str:
+    if text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number, a fraction or all") from error
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from . import checkpoint as files
+    from .study import Study
+    from .world import World, parse_budget
+
+    if arguments.config is not None:
+        if arguments.task is not None:
+            raise InputError("--config names the task and the algorithms already; leave them out.")
+        study = Study.from_config(files.read_json(arguments.config))
+    else:
+        if arguments.task is None or not arguments.algorithms:
+            raise InputError(
+                "Give a task and at least one algorithm: fedkeel run synthetic fedavg gel (or --config FILE)."
+            )
+        if arguments.seeds is not None and arguments.seeds < 1:
+            raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
+        budget = parse_budget(arguments.budget) if arguments.budget is not None else None
+        first = arguments.seed or 0
+        study = Study(
+            task=arguments.task,
+            algorithms=[_canonical(text) for text in arguments.algorithms],
+            world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler),
+            rounds=arguments.rounds,
+            seeds=list(range(first, first + (arguments.seeds or 1))),
+            batch_size=arguments.batch_size,
+            lr=arguments.lr,
+            engine=arguments.engine,
+            target=arguments.target,
+            eval_every=arguments.eval_every,
+            checkpoint_every=arguments.checkpoint_every,
+            dtype=arguments.dtype,
+        )
+    study.check(study.made_task())
+    name = study.task.partition(":")[0]
+    out = arguments.out or Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    files.new_folder(out, arguments.overwrite)
+    return _carry_out(study, out, arguments)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from . import checkpoint as files
+    from .study import Study
+
+    return _carry_out(Study.from_config(files.read_json(arguments.folder / "config.json")), arguments.folder, arguments)
+
+
+def _canonical(text: str) -> str:
+    from .recipes import algorithm
+
+    spec = algorithm(text).spec
+    assert spec is not None
+    return spec
+
+
+def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from .report.progress import Watching
+    from .report.terminal import draw, table
+    from .study import carry_out, summary
+
+    talk = Console(stderr=True)
+    with Watching(study, talk, arguments.verbose) as watching:
+        try:
+            arms = carry_out(study, out, watching.row, watching.began)
+        except KeyboardInterrupt:
+            watching.stop()
+            talk.print(
+                f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}", style="yellow", soft_wrap=True
+            )
+            return 130
+    target = arms[0].target
+    if arguments.json:
+        runs = [
+            {"algorithm": arm.name, "seed": seed, "status": status, "history": history}
+            for arm in arms
+            for seed, status, history in zip(study.seeds, arm.statuses, arm.histories, strict=True)
+        ]
+        print(json.dumps({"task": study.task, "out": str(out), **summary(arms, target), "runs": runs}))
+    else:
+        console = Console()
+        if not console.is_terminal:  # a file or a pipe has no width to keep to
+            console = Console(width=110)
+        draw({arm.name: arm.histories for arm in arms}, target, console)
+        table(arms, target, study.rounds, console)
+        console.print(
+            f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}", style="dim", soft_wrap=True
+        )
+    diverged = [f"{arm.name} (seed {s})" for arm in arms for s, status in zip(study.seeds, arm.statuses, strict=True)
+                if status == "diverged"]  # fmt: skip
+    if diverged:
+        talk.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
+    return 3 if diverged else 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from .recipes import COMMON, RECIPES
+    from .rules import RULES
+    from .tasks import TASKS
+
+    console = Console()
+
+    def show(title: str, lines: dict[str, str]) -> None:
+        grid = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+        grid.add_column(no_wrap=True, style="bold")
+        grid.add_column()
+        for name, text in lines.items():
+            grid.add_row(name, Text(text))
+        console.print(grid)
+
+    def first_line(thing: object) -> str:
+        return (thing.__doc__ or "").strip().splitlines()[0]
+
+    if arguments.what in (None, "tasks"):
+        show("tasks", {name: first_line(make) for name, make in TASKS.items()})
+    if arguments.what in (None, "algorithms"):
+        keys = {name: ", ".join(f"{k}={v}" for k, v in recipe.keys.items()) for name, recipe in RECIPES.items()}
+        show("algorithms (put together with +)", {
+            name: recipe.summary + (f"  [{keys[name]}]" if keys[name] else "") for name, recipe in RECIPES.items()
+        })  # fmt: skip
+        show("keys of every algorithm", COMMON)
+    if arguments.what in (None, "rules"):
+        show(
+            "rules (for Algorithm(rules=[...]) in Python)", {rule.__name__: first_line(rule) for rule in RULES.values()}
+        )
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from .report.explain import explain
+
+    print(explain(arguments.algorithm))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

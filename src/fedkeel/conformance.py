@@ -1,0 +1,426 @@
+"""Checks that make an algorithm trustworthy, for your own `Rule` as for ours.
+
+Each takes an algorithm (an `Algorithm`, or its text) and raises an AssertionError that says what went wrong:
+
+    check_modes_agree   serial and batched compute the same gradients, step by step
+    check_workers       the number of workers changes no bit
+    check_resume        stopping, saving and resuming changes no bit
+    check_knobs         every hyper-parameter changes the result
+    check_gradient      a rule's gradient is the slope of its penalty
+    check_bytes         the bytes reported are those of really serialized messages
+    check_seeds         two seeds differ in every random choice; two algorithms with one seed share them
+    check_all           all of these that need nothing else
+
+`quadratics` is the task on which theory is exact, `toy` a small classification task with unequal clients.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from . import recipes, wire
+from .algorithm import Algorithm, At, Memory, Rows, Rule
+from .data import FederatedData
+from .engine.local import Local
+from .errors import InputError, check
+from .task import Task, cross_entropy
+from .training import Run, resume, train
+from .wire import Upload
+from .world import UniformSteps, World
+
+MODES = ("serial", "batched")
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+class Bowl(nn.Module):
+    """One point; the output for a sample (a, b) is .5 sum a (point - b)^2."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.point = nn.Parameter(start.clone())
+
+    def forward(self, sample: Tensor) -> Tensor:
+        a, b = sample.unbind(1)
+        return 0.5 * (a * (self.point - b) ** 2).sum(1)
+
+
+def quadratics(a: Any, b: Any, n: Any = None, x0: Any = 0.0) -> Task:
+    """Heterogeneous quadratics: f_i(x) = .5 a_i (x - b_i)^2, summed over coordinates if a_i and b_i are rows.
+
+    Client i holds n_i equal samples (default 1) and always uses all of them; the test set is everybody's, so the
+    test loss is sum_i p_i f_i with p_i = n_i / sum n.
+
+    >>> task = quadratics(a=[1, 3], b=[1, -1], n=[3, 1], x0=2)
+    >>> run = train(task, "fedavg:lr=0.1", World(cohort="all", budget=lambda t, i: (2, 4)[i]), 1, dtype=torch.float64)
+    >>> round(run.params.item(), 9)
+    1.287575
+    """
+    rows = [np.asarray(values, dtype=np.float64) for values in (a, b)]
+    sides = [values[:, None] if values.ndim == 1 else values for values in rows]
+    held = np.ones(len(sides[0]), dtype=np.int64) if n is None else np.asarray(n)
+    alike = sides[0].ndim == 2 and sides[0].shape == sides[1].shape and held.shape == (len(sides[0]),)
+    check(alike, "quadratics", "b and n", "as long as a", [list(side.shape) for side in sides])
+    start = torch.from_numpy(np.broadcast_to(np.asarray(x0, dtype=np.float64), sides[0].shape[1:]).copy())
+    owner = np.repeat(np.arange(len(held)), held)
+    samples, targets = np.stack(sides, 1)[owner], np.zeros(len(owner))
+    data = FederatedData.from_arrays(samples, targets, clients=owner, test=(samples, targets))
+    return Task(lambda: Bowl(start), lambda output, target: output, data, name="quadratics", batch_size=None)
+
+
+def toy(clients: int = 7, seed: int = 0) -> Task:
+    """Three classes, a small network, and clients that differ in what they hold and in how much.
+
+    >>> toy().data.sizes(range(7)).tolist()
+    [3, 5, 7, 9, 11, 13, 15]
+    """
+    random = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(clients), 3 + 2 * np.arange(clients))
+    y = (random.integers(0, 2, len(owner)) + owner) % 3
+    x = random.normal(size=(len(owner), 4)) + np.eye(4)[y] + 0.3 * owner[:, None]
+    data = FederatedData.from_arrays(x, y, clients=owner, test=(x[::3], y[::3]))
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    return Task(model, cross_entropy, data, name="toy", batch_size=4, lr=0.05, budget=UniformSteps(1, 4))
+
+
+def toy_world() -> World:
+    """Four of toy's clients a round, with 1 to 4 steps each, of 9 the server expects."""
+    return World(cohort=4, budget=UniformSteps(1, 4))
+
+
+@dataclass(frozen=True, repr=False)
+class Witness(Rule):
+    """Writes down what happens on clients, and changes nothing."""
+
+    gradients: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # by round, client and step
+    budgets: dict[tuple[int, int], int] = field(default_factory=dict)  # by round and client
+
+    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+        assert at.clients is not None
+        for client, row, steps in zip(at.clients, g, at.steps, strict=False):
+            self.gradients[at.round, int(client), at.k] = row.clone()
+            self.budgets[at.round, int(client)] = int(steps)
+        return g
+
+    def shadow(self, s: Tensor) -> Tensor:
+        return torch.zeros_like(s)
+
+
+def witnessed(algorithm: Algorithm | str) -> tuple[Algorithm, Witness]:
+    """The algorithm with a witness as its last rule.
+
+    >>> algorithm, witness = witnessed("fedavg")
+    >>> _ = train(quadratics([1.0], [3.0]), algorithm, rounds=1)
+    >>> witness.gradients[1, 0, 0]
+    tensor([-3.])
+    """
+    known, witness = _algorithm(algorithm), Witness()
+    return replace(known, rules=[*known.rules, witness]), witness
+
+
+def check_modes_agree(algorithm: Algorithm | str, task: Task | None = None, world: World | None = None) -> None:
+    """Serial is the oracle of batched: the same gradients at every step, to 1e-5 in float32 and 1e-10 in float64.
+
+    >>> check_modes_agree("fedprox+gel")
+    """
+    for dtype, tolerance in TOLERANCES.items():
+        seen = []
+        for mode in MODES:
+            spied, witness = witnessed(algorithm)
+            run = _run(spied, task, world, engine=Local(mode, chunk=3), rounds=2, dtype=dtype)
+            assert run.config["engine"] == mode, f"cannot run {mode}: {run.config['engine_reason']}"
+            seen.append(witness.gradients)
+        serial, batched = seen
+        assert serial.keys() == batched.keys(), "serial and batched do not train the same clients for the same steps"
+        scale = max(float(g.norm()) for g in serial.values())
+        for (t, client, k), g in serial.items():
+            off = float((g - batched[t, client, k]).norm()) / scale
+            where = f"round {t}, client {client}, step {k + 1}, {dtype}"
+            assert off <= tolerance, f"serial and batched gradients differ by {off:.1e} > {tolerance:.0e} ({where})"
+
+
+def check_workers(
+    algorithm: Algorithm | str, mode: str = "batched", task: Task | None = None, world: World | None = None
+) -> None:
+    """One worker and two give the same bits.
+
+    >>> check_workers("fedavgm", "serial")
+    """
+    one, two = (_run(algorithm, task, world, engine=Local(mode, workers, chunk=2)) for workers in (1, 2))
+    _same_run(one, two, "with one worker and with two")
+
+
+def check_resume(
+    algorithm: Algorithm | str, mode: str = "batched", task: Task | None = None, world: World | None = None
+) -> None:
+    """Half a run, saved and resumed, ends in the same bits as the whole: model, server state, memories, history.
+
+    >>> check_resume("fedyogi", "serial")
+    """
+    task, world = task or toy(), world or toy_world()
+    engine = Local(mode, chunk=3)
+    straight = _run(algorithm, task, world, engine=engine)
+    with tempfile.TemporaryDirectory() as folder:
+        _run(algorithm, task, world, engine=engine, stop_after=2).save(folder)
+        resumed = resume(folder, task, _algorithm(algorithm), world)
+    _same_run(straight, resumed, "straight through and resumed half-way")
+
+
+def check_knobs(
+    algorithm: Algorithm | str,
+    others: Mapping[str, Any] | None = None,
+    skip: Collection[str] = (),
+    task: Task | None = None,
+    world: World | None = None,
+) -> None:
+    """Every hyper-parameter of every part changes the result, on its own.
+
+    Numbers and switches are changed by themselves; `others` has another value for what is a word or None, by
+    "part.name" (a rule's part is its slot); `skip` names what is knowingly without effect here. A value that is
+    refused is not dead.
+
+    >>> check_knobs("fedprox:clip=0.1")
+    """
+    known = _algorithm(algorithm)
+    others = {"client.clip": 1e-3, "server.clip": 1e-3} | dict(others or {})
+    base = _run(known, task, world, rounds=2, dtype=torch.float64).params
+    for knob, changed in _variants(known.resolve(task or toy(), world or toy_world()), others):
+        if knob not in skip:
+            moved = not torch.equal(base, _run(changed, task, world, rounds=2, dtype=torch.float64).params)
+            assert moved, f"{knob} is a dead knob: another value gives the same bits"
+
+
+def check_gradient(
+    rule: Rule,
+    penalty: Callable[[Tensor, At], Tensor] | None = None,
+    prepare: Callable[[At], None] = lambda at: None,
+    clients: int = 3,
+    size: int = 4,
+) -> None:
+    """What a rule adds to the gradient is the slope of its penalty, by central differences in float64.
+
+    penalty: `penalty(y, at) -> [clients, 1]`; default the rule's own. prepare: fills in what the formula reads
+    from `at` (sent, memory, steps...), where that is more than the received model.
+
+    >>> from fedkeel import Proximal
+    >>> check_gradient(Proximal(0.5), lambda y, at: 0.25 * ((y - at.x) ** 2).sum(1, keepdim=True))
+    """
+    value: Any = penalty or getattr(rule, "penalty", None)
+    assert value is not None, f"{rule.slot} has no penalty; give one"
+    random = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((size,), (clients, size)))
+    column = y.new_ones(clients, 1)
+    at = At(x=x, x0=x, clients=np.arange(clients))
+    at.scalars = Rows({name: column.clone() for name in ("lr", "lr_sum", "steps", "samples", "first")})
+    at.sent_all, at.surveyed_all = {rule.slot: {}}, {rule.slot: {}}
+    at.memory_all, at.scratch_all = {rule.slot: Rows({})}, {rule.slot: Rows({})}
+    prepare(at)
+    term, step = rule.gradient(torch.zeros_like(y), y.clone(), at.of(rule)), 1e-5
+    slope = torch.empty_like(y)
+    for i in range(size):
+        move = torch.zeros_like(y)
+        move[:, i] = step
+        ahead, behind = value(y + move, at.of(rule)), value(y - move, at.of(rule))
+        slope[:, i] = ((ahead - behind) / (2 * step))[:, 0]
+    off = float((term - slope).abs().max() / slope.abs().max().clamp(min=1))
+    assert off < 1e-8, f"{rule.slot} adds a gradient that is not the slope of its penalty (off by {off:.1e})"
+
+
+def check_bytes(
+    algorithm: Algorithm | str, mode: str = "serial", task: Task | None = None, world: World | None = None
+) -> None:
+    """`bytes_down` and `bytes_up` are the tensor payload of the messages, serialized; nothing is left uncounted.
+
+    >>> check_bytes("fedavg")
+    """
+    known = _algorithm(algorithm)
+    post = Post()
+    run = _run(replace(known, rules=[post.watch(rule) for rule in known.rules]), task, world, engine=mode)
+    model = {"x": run.params} | {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
+    down = up = 0
+    for before, row in zip(run.history, run.history[1:], strict=False):
+        t, clients = row["round"], row["clients"] + row["dropped"]
+        down += clients * payload(model | post.down.get(t, {})) + clients * payload(post.surveyed.get(t, {}))
+        up += clients * payload(model) + post.up.get(t, 0)
+        for name, real in (("bytes_down", down), ("bytes_up", up)):
+            told = row[name]
+            assert told == real, f"{name} is {told} after round {t}; the messages' tensors have {real} bytes"
+        grown = row["overhead_bytes"] > before["overhead_bytes"]
+        assert grown or not clients, f"round {t} has no overhead_bytes, but every message has a header"
+
+
+def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -> None:
+    """Two seeds differ in initial model, cohorts, budgets and batches; with one seed `other` shares all four.
+
+    >>> check_seeds("fedavgcm+gel")
+    """
+    ours, theirs, elsewhere = choices(algorithm, seed=0), choices(other, seed=0), choices(algorithm, seed=1)
+    for name, chosen in ours.items():
+        assert chosen == theirs[name], f"two algorithms with one seed differ in {name}"
+        assert chosen != elsewhere[name], f"two seeds have the same {name}"
+
+
+def choices(algorithm: Algorithm | str, seed: int) -> dict[str, Any]:
+    """Every random choice of a short run: initial model, cohorts, budgets, batches.
+
+    >>> sorted(choices("fedavg", seed=0))
+    ['batches', 'budgets', 'cohorts', 'initial model']
+    """
+    plain, batches = toy(), []
+    numbered = FederatedData(plain.data.x, torch.arange(len(plain.data.y)), plain.data.offsets)
+
+    def loss(output: Tensor, number: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            batches.append(number.tolist())
+        return cross_entropy(output, number % 3)
+
+    def wide() -> nn.Module:
+        return nn.Linear(4, len(numbered.x))
+
+    spied, witness = witnessed(algorithm)
+    task = replace(plain, data=numbered, loss=loss, model=wide)
+    run = _run(spied, task, engine=Local("serial", workers=1), seed=seed)
+    cohorts = sorted({(t, client) for t, client, _ in witness.gradients})
+    return {
+        "initial model": run.state.x0.tolist(),
+        "cohorts": cohorts,
+        "budgets": [witness.budgets[place] for place in cohorts],
+        "batches": batches,
+    }
+
+
+def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = None, skip: Collection[str] = ()) -> None:
+    """Every check that needs no formula of its own (`check_gradient` wants the rule's penalty), in both modes.
+
+    `others` and `skip` are those of `check_knobs`.
+
+    >>> check_all("fedavgm")
+    """
+    check_modes_agree(algorithm)
+    check_seeds(algorithm)
+    check_knobs(algorithm, others, skip)
+    for mode in MODES:
+        check_workers(algorithm, mode)
+        check_resume(algorithm, mode)
+        check_bytes(algorithm, mode)
+
+
+class Post:
+    """Reads along what rules send, so that it can be serialized and weighed."""
+
+    def __init__(self) -> None:
+        self.down: dict[int, dict[str, Tensor]] = {}  # by round
+        self.surveyed: dict[int, dict[str, Tensor]] = {}  # by round, as it comes back
+        self.up: dict[int, int] = {}  # bytes by round, all clients
+
+    def watch(self, rule: Rule) -> Rule:
+        """The same rule, read along."""
+        post, kind = self, type(rule)
+
+        def send(self: Any, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+            sent: dict[str, Tensor] = kind.send(self, server, at)
+            vectors = {f"{kind.__name__}/{name}": value for name, value in sent.items() if value.ndim}
+            post.down.setdefault(at.round, {}).update(vectors)
+            return sent
+
+        def survey(self: Any, at: At) -> dict[str, Tensor]:
+            answers: dict[str, Tensor] = kind.survey(self, at)
+            one = {f"{kind.__name__}/{name}": value[0].clone() for name, value in answers.items()}
+            post.surveyed.setdefault(at.round, {}).update(one)
+            post.add(at, one)
+            return answers
+
+        def finish(self: Any, y: Tensor, at: At) -> tuple[Upload, Memory]:
+            upload, memory = kind.finish(self, y, at)
+            post.add(at, {name: value[0].clone() for name, value in upload.vectors.items()})
+            return upload, memory
+
+        hooks: dict[str, Any] = {"send": send, "finish": finish}
+        if rule.defines("survey"):
+            hooks["survey"] = survey
+        watched = copy.copy(rule)
+        object.__setattr__(watched, "__class__", type(kind.__name__, (kind,), hooks))
+        return watched
+
+    def add(self, at: At, one: Mapping[str, Tensor]) -> None:
+        """Every client of the group sends such a message up."""
+        assert at.clients is not None
+        self.up[at.round] = self.up.get(at.round, 0) + len(at.clients) * payload(one)
+
+
+def payload(vectors: Mapping[str, Tensor]) -> int:
+    """The bytes that tensors take in a serialized message.
+
+    >>> payload({"x": torch.zeros(3)})
+    12
+    """
+    message = safetensors.torch.load(wire.pack(vectors, {}))
+    return sum(tensor.numel() * tensor.element_size() for tensor in message.values())
+
+
+def _algorithm(algorithm: Algorithm | str) -> Algorithm:
+    return recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+
+
+def _run(
+    algorithm: Algorithm | str, task: Task | None = None, world: World | None = None, rounds: int = 4, **settings: Any
+) -> Run:
+    return train(task or toy(), algorithm, world or toy_world(), rounds, **settings)
+
+
+def _same_run(one: Run, two: Run, how: str) -> None:
+    left, right = _tensors(one), _tensors(two)
+    assert left.keys() == right.keys(), f"{how} the state has other parts: {sorted(left.keys() ^ right.keys())}"
+    for name, value in left.items():
+        assert torch.equal(value, right[name]), f"{how} {name} differs"
+    rows = [[{k: v for k, v in row.items() if k != "wall_seconds"} for row in run.history] for run in (one, two)]
+    assert rows[0] == rows[1], f"{how} the history differs"
+
+
+def _tensors(run: Run) -> dict[str, Tensor]:
+    state = run.state
+    seen, _ = state.memories.read(np.arange(state.memories.population))
+    slots = {"buffers": state.buffers, "server optimizer": state.optimizer, **state.rules}
+    slots |= {f"memory of {slot}": tables for slot, tables in seen.items()}
+    named = {f"{slot}/{name}": value for slot, values in slots.items() for name, value in values.items()}
+    return {"the model": state.x, "the initial model": state.x0, **named}
+
+
+def _variants(algorithm: Algorithm, others: Mapping[str, Any]) -> Iterator[tuple[str, Algorithm]]:
+    """(knob, the algorithm with that knob at another value), for every knob that may be set."""
+    parts: dict[str, Any] = {name: getattr(algorithm, name) for name in ("client", "server", "weights")}
+    parts |= {rule.slot: rule for rule in algorithm.rules if is_dataclass(rule)}
+    for part, value in parts.items():
+        for name in (f.name for f in fields(value)):
+            knob = f"{part}.{name}"
+            try:
+                changed = replace(value, **{name: _other(knob, getattr(value, name), others)})
+                if part in ("client", "server", "weights"):
+                    whole: dict[str, Any] = {part: changed}
+                else:
+                    whole = {"rules": [changed if rule is value else rule for rule in algorithm.rules]}
+                yield knob, replace(algorithm, **whole)
+            except InputError:
+                continue
+
+
+def _other(knob: str, value: Any, others: Mapping[str, Any]) -> Any:
+    if knob in others:
+        return others[knob]
+    if isinstance(value, bool):
+        return not value
+    assert isinstance(value, int | float), f"{knob} is {value!r}: say another value for it in others"
+    if isinstance(value, int):
+        return value + 1
+    return value * 0.5 if value else 0.1

@@ -1,0 +1,176 @@
+"""The user's own data as arrays: torch data sets, Hugging Face data sets, CSV files."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import InputError, MissingExtra, unknown
+
+Array = NDArray[Any]
+
+
+def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a torch data set of (input, target) pairs, each stacked into one tensor.
+
+    >>> torch_pairs([(1.5, 0), (2.5, 1)], "The data set")
+    (tensor([1.5000, 2.5000]), tensor([0, 1]))
+    """
+    if isinstance(dataset, torch.utils.data.TensorDataset):
+        if len(dataset.tensors) != 2:
+            raise InputError(f"{name} must give (input, target) pairs. Got {len(dataset.tensors)} tensors.")
+        return dataset.tensors[0], dataset.tensors[1]
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise InputError(f"{name} must be a data set with a length and items. Got a {type(dataset).__name__}.")
+    items = [dataset[i] for i in range(len(dataset))]  # an old-style data set may never end a for loop
+    if not items:
+        raise InputError(f"{name} is empty.")
+    for i, item in enumerate(items):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise InputError(f"{name} must give (input, target) pairs. Item {i} is a {type(item).__name__}.")
+    return _stack([item[0] for item in items], f"{name} inputs"), _stack([i[1] for i in items], f"{name} targets")
+
+
+def _stack(values: Sequence[Any], name: str) -> Tensor:
+    try:
+        tensors = [torch.as_tensor(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(values[0]).__name__
+        raise InputError(
+            f"{name} must be tensors, arrays or numbers (give a transform that makes them): {kind}."
+        ) from error
+    for i, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape:
+            shapes = f"{tuple(tensors[0].shape)} and {tuple(tensor.shape)}"
+            raise InputError(f"{name} must have one shape. Items 0 and {i} have {shapes}.")
+    return torch.stack(tensors)
+
+
+def hub_dataset(dataset: Any, split: str) -> Any:
+    """The data set itself, or the split of one that is named."""
+    if isinstance(dataset, str):
+        try:
+            datasets: Any = importlib.import_module("datasets")
+        except ImportError as error:
+            raise MissingExtra("datasets", "hf", "A data set by its hub name") from error
+        return datasets.load_dataset(dataset, split=split)
+    if not hasattr(dataset, "column_names") or not isinstance(dataset.column_names, list):
+        raise InputError(f"A datasets.Dataset (one split) is needed. Got a {type(dataset).__name__}.")
+    return dataset
+
+
+def hub_column(dataset: Any, column: str) -> list[Any]:
+    """All values of a column."""
+    if column not in dataset.column_names:
+        raise unknown("column", column, dataset.column_names)
+    return list(dataset[column])
+
+
+def hub_inputs(dataset: Any, columns: str | Sequence[str]) -> Array:
+    """One column as it is (images as `[channels, height, width]` in 0..1), or several number columns side by side."""
+    if isinstance(columns, str):
+        return _pack([_pixels(value) for value in hub_column(dataset, columns)], columns)
+    parts = [_pack(hub_column(dataset, column), column) for column in columns]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], 1)
+
+
+def _pixels(value: Any) -> Any:
+    """A PIL image as an array; anything else as it is."""
+    if not (hasattr(value, "getbands") and hasattr(value, "size")):
+        return value
+    array = np.asarray(value, dtype=np.float32) / 255
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _pack(values: list[Any], column: str) -> Array:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "biuf":
+            return array
+    except ValueError:  # numpy's word for rows of different lengths
+        pass
+    raise InputError(f"Column '{column}' does not hold numbers of one shape (encode texts and pad them to one length).")
+
+
+def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
+    """The columns of a CSV file with a header line, as text."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, strict=True)
+            header = next(lines, [])
+            rows = []
+            for row in lines:
+                if row and len(row) != len(header):
+                    line = f"{os.fspath(path)}, line {lines.line_num}"
+                    raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
+                if row:
+                    rows.append(row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{os.fspath(path)} cannot be read: {reason}.") from error
+    if len(set(header)) < len(header) or not rows:
+        what = "has two columns of one name" if rows else "has no rows"
+        raise InputError(f"{os.fspath(path)} {what}.")
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) -> Array:
+    """All these columns as numbers, `[rows, columns]`.
+
+    >>> csv_features({"age": ["63", "41"], "dose": ["0.5", "2"]}, "hearts.csv").tolist()
+    [[63.0, 0.5], [41.0, 2.0]]
+    """
+    if not columns:
+        raise InputError(f"{os.fspath(path)} has no feature column beside the client and the target.")
+    for name, values in columns.items():
+        for row, value in enumerate(values):
+            if _number(value) is None:
+                place = f"{os.fspath(path)}, row {row + 1}"
+                raise InputError(f"{place}: column '{name}' has '{value}', which is not a number.")
+    return np.array([[float(v) for v in values] for values in columns.values()]).T
+
+
+def plain(values: Sequence[Any]) -> Array:
+    """Texts as whole numbers where all of them are, else as numbers where all are, else as they stand.
+
+    >>> plain(["7", "10"]).tolist(), plain(["7", "0.5"]).tolist(), plain(["7", "b"]).tolist()
+    ([7, 10], [7.0, 0.5], ['7', 'b'])
+    """
+    if all(isinstance(v, str) for v in values):
+        numbers = [_number(v) for v in values]
+        if None not in numbers:
+            whole = all(v.lstrip("+-").isdigit() for v in values)
+            return np.array([int(v) for v in values] if whole else numbers)
+    return np.asarray(values)
+
+
+def targets(values: Array, names: Array, what: str) -> Array:
+    """Numbers as they are; texts as class numbers, by their place in the sorted `names` of the training data.
+
+    >>> targets(np.array(["yes", "no"]), np.array(["no", "yes"]), "test").tolist()
+    [1, 0]
+    """
+    texts = [array.dtype.kind in "US" for array in (values, names)]
+    if texts[0] != texts[1]:
+        raise InputError(f"The {what} targets and the training targets must both be numbers or both be texts.")
+    if not texts[0]:
+        return values
+    place = np.searchsorted(names, values).clip(max=len(names) - 1)
+    if (strange := values[names[place] != values]).size:
+        raise InputError(f"The {what} target '{strange[0]}' does not occur in the training data.")
+    return place
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None

@@ -1,0 +1,270 @@
+"""Momentum over many rounds against client drift: GHBM, LocalGHBM, FedHBM, and the one-round FedCM and FedADC."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Algorithm, At, Memory, Rule
+from ..errors import check, is_count, is_number
+from ..wire import Reports, Upload
+
+if TYPE_CHECKING:
+    from ..task import Task
+    from ..world import World
+
+GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
+
+
+@dataclass(frozen=True, repr=False)
+class GHBM(Rule):
+    """Generalised heavy-ball momentum: a push along the way the model went in the last tau rounds (eq. 6).
+
+        M = (x^{t-1} - x^{t-tau-1}) / tau;      after every local step  y <- y + (beta / J_i) M
+
+    With tau = 1/C the push spans (nearly) all clients, so it is not biased to the last cohort. tau: default
+    round(1/C). warmup, while there are no tau rounds to look back on: "zero", "clamp" (look back to x^0, divide by
+    tau) or "truncate" (divide by the rounds there were). nesterov_push: push before each gradient, not after.
+
+    >>> GHBM(tau=10).beta
+    0.9
+    """
+
+    beta: float = 0.9
+    tau: int | None = None
+    warmup: str = "zero"
+    nesterov_push: bool = False
+
+    reference: ClassVar[str] = GHBM_PAPER
+    formulas: ClassVar[dict[str, str]] = {
+        "send": "M <- (x^{t-1} - x^{t-tau-1}) / tau        (nothing while t <= tau, with warmup=zero)",
+        "after_step": "y <- y + (beta / J_i) M",
+    }
+    keeps: ClassVar[dict[str, Any]] = {"server": ["the last tau models"]}
+
+    def __post_init__(self) -> None:
+        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        check(self.tau is None or is_count(self.tau), self, "tau", "an integer >= 1", self.tau)
+        kinds = ("zero", "clamp", "truncate")
+        check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
+
+    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
+        population = len(task.data)
+        return replace(self, tau=self.tau or max(1, round(population / world.size(population))))
+
+    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+        assert self.tau is not None
+        behind = at.round - 1 - self.tau  # t - tau - 1
+        if not self.beta or at.round == 1 or (behind < 0 and self.warmup == "zero"):
+            return {}
+        oldest = at.x0 if behind < 0 else server[str(behind % self.tau)]
+        divisor = at.round - 1 if behind < 0 and self.warmup == "truncate" else self.tau
+        return {"M": (at.x - oldest) / divisor}
+
+    def start(self, y: Tensor, at: At) -> None:
+        if self.nesterov_push and at.sent:
+            y.addcmul_(at.sent["M"], self.beta / at.steps)
+
+    def after_step(self, y: Tensor, at: At) -> None:
+        if at.sent:
+            more = at.steps > at.k + 1 if self.nesterov_push else 1.0
+            y.addcmul_(at.sent["M"], self.beta / at.steps * more)
+
+    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
+        # A ring of the last tau models; old tensors are never written to, so nothing is copied.
+        return {**server, str((at.round - 1) % (self.tau or 1)): at.x}
+
+    def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
+        rate = algorithm.server.lr
+        if isinstance(rate, int | float) and rate * self.beta >= 1:
+            return (
+                f"GHBM with server_lr={rate:g} and beta={self.beta:g}: the server's momentum is their product "
+                f"{rate * self.beta:g}, and flat directions grow from 1 on."
+            )
+        return None
+
+
+@dataclass(frozen=True, repr=False)
+class LocalGHBM(Rule):
+    """GHBM without the extra download: a client looks back to the model it received last time.
+
+        M_i = s (x - a_i),   a_i the model received at the last participation,   s = C or 1 / (rounds since)
+
+    >>> LocalGHBM().scale
+    'participation'
+    """
+
+    beta: float = 0.9
+    scale: str = "participation"
+
+    reference: ClassVar[str] = GHBM_PAPER
+    formulas: ClassVar[dict[str, str]] = {
+        "after_step": "y <- y + (beta / J_i) s (x - a_i)        (nothing at the first participation)",
+        "finish": "a_i <- x",
+    }
+    keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
+
+    def __post_init__(self) -> None:
+        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        kinds = ("participation", "elapsed")
+        check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
+
+    def client_init(self, x: Tensor, at: At) -> Memory:
+        return {"anchor": x, "last": x.new_zeros(1)}
+
+    def after_step(self, y: Tensor, at: At) -> None:
+        if self.beta:
+            y.add_(self.beta * scaling(self.scale, at) / at.steps * (at.x - at.memory["anchor"]))
+
+    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
+        return Upload(), {"anchor": at.x.expand_as(y), "last": torch.zeros_like(at.steps) + at.round}
+
+
+@dataclass(frozen=True, repr=False)
+class FedHBM(Rule):
+    """A client looks back to its own last model, step by step: server movement minus its own, like c - c_i.
+
+        y <- y - lr g + (beta s / J_i) (y - a_i),   a_i its final model at the last participation
+
+    first: what stands for a_i before that: "none" (plain steps), "shared" (the initial model) or "random" (a draw of
+    the initialiser per client).
+
+    >>> FedHBM().beta
+    1.0
+    """
+
+    beta: float = 1.0
+    scale: str = "participation"
+    first: str = "none"
+
+    reference: ClassVar[str] = GHBM_PAPER
+    formulas: ClassVar[dict[str, str]] = {
+        "gradient": "p <- (beta s / J_i) (y - a_i)        (s = C, or 1 / rounds since with scale=elapsed)",
+        "after_step": "y <- y + p",
+        "finish": "a_i <- y",
+    }
+    keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
+
+    def __post_init__(self) -> None:
+        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        kinds, firsts = ("participation", "elapsed"), ("none", "shared", "random")
+        check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
+        check(self.first in firsts, self, "first", f"one of {', '.join(firsts)}", self.first)
+
+    def client_init(self, x: Tensor, at: At) -> Memory:
+        anchor = at.draw_models() if self.first == "random" else at.x0
+        return {"anchor": anchor, "last": x.new_zeros(1)}
+
+    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+        if self.beta:
+            known = 1 - at.first if self.first == "none" else 1.0
+            at.scratch["push"] = self.beta * known * scaling(self.scale, at) / at.steps * (y - at.memory["anchor"])
+        return g
+
+    def after_step(self, y: Tensor, at: At) -> None:
+        if self.beta:
+            y.add_(at.scratch["push"])
+
+    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
+        return Upload(), {"anchor": y.clone(), "last": torch.zeros_like(at.steps) + at.round}
+
+    def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
+        s = participation if self.scale == "participation" else 1.0
+        k = math.expm1(steps * math.log1p(self.beta * s / steps)) if math.isfinite(steps) else math.expm1(self.beta * s)
+        if k >= 1:
+            return f"FedHBM with beta={self.beta:g}, s={s:g}: k={k:.3f} >= 1, so deviations grow at every visit."
+        cyclic = k * (1 / participation - 1)
+        if cyclic >= 1 and self.scale == "participation":
+            return f"FedHBM with beta={self.beta:g}, C={participation:g}: k (1/C - 1) = {cyclic:.3f} >= 1 may diverge."
+        return None
+
+
+@dataclass(frozen=True, repr=False)
+class FedCM(Rule):
+    """The last round's direction mixed into every local step (Xu et al. 2021).
+
+        g <- alpha g + (1 - alpha) D / (lr J_i),   D the last round's mean movement x - y
+
+    >>> FedCM().alpha
+    0.1
+    """
+
+    alpha: float = 0.1
+
+    reference: ClassVar[str] = "Xu et al. 2021, FedCM (arXiv 2106.10874)"
+    formulas: ClassVar[dict[str, str]] = {
+        "gradient": "g <- alpha g + (1 - alpha) D / (lr J_i)        (D = 0 in round 1; lr of the round of D)",
+        "server_step": "D <- -Delta",
+    }
+    keeps: ClassVar[dict[str, Any]] = {"server": ["D"]}
+
+    def __post_init__(self) -> None:
+        check(is_number(self.alpha) and 0 < self.alpha <= 1, self, "alpha", "in (0, 1]", self.alpha)
+
+    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+        return server if self.alpha < 1 else {}
+
+    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+        if self.alpha == 1:
+            return g
+        if not at.sent:
+            return self.alpha * g
+        return self.alpha * g + (1 - self.alpha) / (at.sent["lr"] * at.steps) * at.sent["D"]
+
+    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
+        assert at.delta is not None
+        return {"D": -at.delta, "lr": torch.tensor(at.client_lr, dtype=at.x.dtype, device=at.x.device)}
+
+
+@dataclass(frozen=True, repr=False)
+class FedADC(Rule):
+    """Server momentum spent inside the local steps, heavy-ball form (Ozfatura et al. 2021).
+
+        g <- g + beta_local m / J_i;      m <- -Delta / lr + (beta_global - beta_local) m;      x <- x - a lr m
+
+    With equal betas and a = 1 it is GHBM with tau = 1.
+
+    >>> FedADC().a
+    1.0
+    """
+
+    beta_local: float = 0.9
+    beta_global: float = 0.9
+    a: float = 1.0
+
+    reference: ClassVar[str] = "Ozfatura et al. 2021, FedADC (arXiv 2012.09102)"
+    formulas: ClassVar[dict[str, str]] = {
+        "gradient": "g <- g + beta_local m / J_i        (m = 0 in round 1)",
+        "server_step": "m <- -Delta / lr + (beta_global - beta_local) m",
+        "update": "Delta <- -a lr m",
+    }
+    keeps: ClassVar[dict[str, Any]] = {"server": ["m"]}
+
+    def __post_init__(self) -> None:
+        for name in ("beta_local", "beta_global"):
+            value = getattr(self, name)
+            check(is_number(value) and value >= 0, self, name, ">= 0", value)
+        check(is_number(self.a) and self.a > 0, self, "a", "> 0", self.a)
+
+    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+        return server if self.beta_local else {}
+
+    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+        return g + self.beta_local / at.steps * at.sent["m"] if at.sent else g
+
+    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
+        assert at.delta is not None
+        now = -at.delta / at.client_lr
+        return {"m": now + (self.beta_global - self.beta_local) * server["m"] if server else now}
+
+    def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
+        return -self.a * at.client_lr * server["m"]
+
+
+def scaling(scale: str, at: At) -> Tensor | float:
+    """s: the participation C, or one over the rounds since the client last took part."""
+    return at.fraction if scale == "participation" else 1 / (at.round - at.memory["last"])

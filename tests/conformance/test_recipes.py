@@ -1,0 +1,241 @@
+"""What every named algorithm must satisfy, alone and with guesses, in both engine modes.
+
+A recipe without an entry in `TABLE` fails: say there what makes it FedAvg, what it is with one step, and so on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import fedkeel as fk
+from fedkeel import conformance
+from fedkeel.conformance import MODES, toy, toy_world
+from fedkeel.engine.local import Local
+from fedkeel.recipes import RECIPES
+
+
+def slope_of(model, task, scale):
+    """`scale` times the gradient of the mean loss over everybody's samples, left in .grad."""
+    model.zero_grad()
+    (scale * task.loss(model(task.data.x), task.data.y).mean()).backward()
+
+
+class TorchYogi(torch.optim.Optimizer):
+    """Yogi from its paper, written a second time: torch has none."""
+
+    def __init__(self, params, lr, betas, eps, v_init):
+        super().__init__(params, {})
+        self.lr, self.betas, self.eps, self.v_init = lr, betas, eps, v_init
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            s = self.state.setdefault(p, {"m": torch.zeros_like(p), "v": torch.full_like(p, self.v_init)})
+            s["m"] = self.betas[0] * s["m"] + (1 - self.betas[0]) * p.grad
+            square = p.grad**2
+            smaller = s["v"] < square
+            s["v"] = s["v"] + (1 - self.betas[1]) * torch.where(smaller, square, -square)
+            p -= self.lr * s["m"] / (s["v"].sqrt() + self.eps)
+
+
+LR = 0.1  # of clients; with one step each, Delta = -LR * (mean gradient)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is due of a recipe; None or empty where a claim does not apply, with the reason in a comment."""
+
+    neutral: str | None  # settings that make it FedAvg bit for bit
+    central: tuple[str, Callable[[Any], torch.optim.Optimizer], float] | None  # settings, optimizer, gradient scale
+    near: tuple[str, str] | None = None  # (text, equals) to rounding
+    knobs: str = ""  # settings under which every knob is alive
+    others: Mapping[str, Any] = field(default_factory=dict)  # as in check_knobs
+    gel: str | None = "+gel"  # the part that adds guesses; None where guesses make no sense or are there already
+    penalties: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # by rule slot
+
+
+def sgd(scale=1.0, **keys):
+    return (f"lr={LR}", lambda p: torch.optim.SGD(p, lr=LR, **keys), scale)
+
+
+def no_loss(y, at):
+    return torch.zeros(len(y), 1, dtype=y.dtype)
+
+
+def half_square(y, at):
+    return 0.5 * 0.3 * ((y - at.x) ** 2).sum(1, keepdim=True)  # mu = .3, as in test_a_gradient_term_...
+
+
+FEDOPT = "lr=0.1,server_lr=0.02,v_init=0,bias_correction=true"
+TABLE = {
+    "fedavg": Entry(neutral="", central=sgd(), knobs="momentum=0.5"),
+    "sgd": Entry(neutral="", central=sgd(), knobs="momentum=0.5"),
+    "fedavgcm": Entry(neutral="momentum=0", central=sgd()),
+    "fedavgm": Entry(neutral="beta=0", central=(f"lr={LR}", lambda p: torch.optim.SGD(p, LR, momentum=0.9), 1.0)),
+    "fedprox": Entry(neutral="mu=0", central=sgd(), penalties={"proximal": half_square}),
+    "fednova": Entry(
+        neutral=None,  # divides and multiplies by the norms, so equal only to rounding
+        near=("fednova:lr=0.1", "fedavg:lr=0.1"),
+        central=sgd(),
+        knobs="momentum=0.5",  # without momentum the norm is the number of steps
+        others={"weights.tau_eff": "steps"},
+    ),
+    "fedadagrad": Entry(
+        neutral=None,  # an adaptive server has no setting that is FedAvg
+        central=(
+            "lr=0.1,server_lr=0.02",
+            lambda p: torch.optim.Adagrad(p, 0.02, initial_accumulator_value=1e-6, eps=1e-3),
+            LR,
+        ),
+        knobs="beta1=0.5",  # with beta1 = 0 there is no bias to correct
+    ),
+    "fedadam": Entry(
+        neutral=None,  # as above
+        # with eps far below every root it does not matter whether eps meets the corrected one
+        central=(f"{FEDOPT},eps=1e-30", lambda p: torch.optim.Adam(p, 0.02, (0.9, 0.99), 1e-30), LR),
+    ),
+    "fedyogi": Entry(
+        neutral=None,  # as above
+        central=("lr=0.1,server_lr=0.02", lambda p: TorchYogi(p, 0.02, (0.9, 0.99), 1e-3, 1e-6), LR),
+    ),
+    "gel": Entry(
+        neutral=None,  # its neutral setting is FedAvgCM: test_guessing_no_step_changes_no_bit
+        central=("lr=0.1,steps=3", lambda p: torch.optim.SGD(p, LR), (1 - 0.9**4) / (1 - 0.9)),
+        others={"guess.steps": 2, "guess.proxy": "last"},
+        gel=None,
+        penalties={"guess": no_loss},
+    ),
+}
+OTHER_VALUES = {
+    "beta": 0.4, "mu": 0.3, "tau_eff": "steps", "steps": 2, "proxy": "last",
+    "beta1": 0.4, "beta2": 0.4, "eps": 0.1, "v_init": 0.1, "bias_correction": "true",
+}  # fmt: skip
+NAMES = [name for name in RECIPES if name in TABLE]
+WHOLE = NAMES + [name + TABLE[name].gel for name in NAMES if TABLE[name].gel]
+
+
+def text(name, settings=""):
+    head, plus, rest = name.partition("+")
+    return head + (f":{settings}" if settings else "") + plus + rest
+
+
+def play(algorithm, mode, task=None, world=None, **settings):
+    return fk.train(
+        task or toy(), algorithm, world or toy_world(), engine=Local(mode, chunk=3), **{"rounds": 4} | settings
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_an_entry(name):
+    assert name in TABLE, f"add '{name}' to TABLE: its neutral setting, its one-step equal, its knobs"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [n for n in NAMES if TABLE[n].neutral is not None])
+def test_the_neutral_setting_is_fedavg_bit_for_bit(name, mode):
+    neutral, fedavg = (play(a, mode) for a in (text(name, TABLE[name].neutral), "fedavg"))
+    assert torch.equal(neutral.params, fedavg.params)
+    assert [r["loss"] for r in neutral.history] == [r["loss"] for r in fedavg.history]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [n for n in NAMES if TABLE[n].gel])
+def test_guessing_no_step_changes_no_bit(name, mode):
+    if not fk.algorithm(name).client.coasts:  # +gel brings momentum along
+        name = text(name, "momentum=0.9")
+    guessed, plain = (play(a, mode) for a in (f"{name}+gel:steps=0", name))
+    assert torch.equal(guessed.params, plain.params)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("name", [n for n in NAMES if TABLE[n].near])
+def test_the_near_neutral_setting_is_fedavg_to_rounding(name, mode, dtype, tolerance):
+    equal_steps = fk.World(cohort=4, budget=fk.FixedSteps(3))
+    near, plain = (play(a, mode, world=equal_steps, dtype=dtype).params for a in TABLE[name].near)
+    assert (near - plain).norm() <= tolerance * plain.norm()
+    unequal = play(TABLE[name].near[0], mode, dtype=dtype).params
+    assert not torch.allclose(unequal, play(TABLE[name].near[1], mode, dtype=dtype).params, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [n for n in NAMES if TABLE[n].central])
+def test_one_step_of_everybody_is_the_centralised_optimizer(name, mode):
+    settings, optimizer, scale = TABLE[name].central
+    task = toy().cast(torch.float64, "cpu")
+    world = fk.World(cohort="all", budget=fk.FixedSteps(1))
+    run = play(text(name, settings), mode, task, world, rounds=5, batch_size=100, dtype=torch.float64)
+    model = task.adopt(0, torch.float64, "cpu").module
+    central = optimizer(list(model.parameters()))
+    for _ in range(5):
+        slope_of(model, task, scale)
+        central.step()
+    want = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert torch.allclose(run.params, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_knob_of_a_recipe_changes_the_result(name):
+    entry = TABLE[name]
+    conformance.check_knobs(text(name, entry.knobs), entry.others)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_of_a_recipe_reaches_the_result(name):
+    """The same through the grammar: a key that is read but not passed on would be dead there only."""
+    settings = dict(pair.split("=") for pair in TABLE[name].knobs.split(",") if pair)
+    first = play(text(name, TABLE[name].knobs), "batched", rounds=2, dtype=torch.float64).params
+    for key, default in RECIPES[name].keys.items():
+        assert key in OTHER_VALUES, f"say another value of {name}:{key} in OTHER_VALUES"
+        assert OTHER_VALUES[key] != default
+        given = settings | {key: OTHER_VALUES[key]}
+        changed = text(name, ",".join(f"{k}={v}" for k, v in given.items()))
+        moved = not torch.equal(first, play(changed, "batched", rounds=2, dtype=torch.float64).params)
+        assert moved, f"{name}:{key} is a dead key"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_term_is_the_slope_of_its_penalty(name):
+    for rule in fk.algorithm(text(name, "mu=0.3" if "mu" in RECIPES[name].keys else "")).rules:
+        if rule.defines("gradient") or rule.slot in TABLE[name].penalties:
+            assert rule.slot in TABLE[name].penalties or hasattr(rule, "penalty"), f"say the penalty of {rule.slot}"
+            conformance.check_gradient(rule, TABLE[name].penalties.get(rule.slot))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_serial_and_batched_gradients_agree(name):
+    conformance.check_modes_agree(name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_number_of_workers_changes_no_bit(name, mode):
+    conformance.check_workers(name, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_resumed_run_ends_in_the_same_bits(name, mode):
+    conformance.check_resume(name, mode)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_seeds_decide_every_random_choice_and_algorithms_none(name):
+    conformance.check_seeds(name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_reported_bytes_are_those_of_serialized_messages(name, mode):
+    conformance.check_bytes(name, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fp32_fedavg_sends_two_models_per_client_and_round(mode):
+    run = play("fedavg", mode)
+    size = 4 * len(run.params)
+    assert [row["bytes_down"] for row in run.history] == [4 * t * size for t in range(5)]
+    assert [row["bytes_up"] for row in run.history] == [4 * t * size for t in range(5)]

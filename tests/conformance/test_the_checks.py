@@ -1,0 +1,169 @@
+"""The checks themselves: each must catch the mistake it is there for."""
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import fedkeel as fk
+from fedkeel import conformance
+from fedkeel.conformance import quadratics, toy, toy_world, witnessed
+
+
+@dataclass(frozen=True, repr=False)
+class Anchor(fk.Rule):
+    """A correct rule with every kind of state: pulls towards a running mean of clients' models, kept on both sides."""
+
+    pull: float = 0.1
+    keep: float = 0.5
+
+    def server_init(self, x, at):
+        return {"mean": x.clone(), "rounds": x.new_zeros(())}
+
+    def send(self, server, at):
+        return {"mean": server["mean"], "rounds": server["rounds"]}
+
+    def client_init(self, x, at):
+        return {"own": x.clone()}
+
+    def gradient(self, g, y, at):
+        return g + self.pull * (y - 0.5 * (at.sent["mean"] + at.memory["own"]))
+
+    def finish(self, y, at):
+        own = self.keep * at.memory["own"] + (1 - self.keep) * y
+        return fk.Upload(move=y - at.x, scalars={"steps": at.steps}), {"own": own}
+
+    def server_step(self, server, up, at):
+        return {"mean": server["mean"] + up.mean("move"), "rounds": server["rounds"] + 1}
+
+
+class OneRow(Anchor):
+    """Wrong along the client axis: everybody is corrected by the first client's memory."""
+
+    def gradient(self, g, y, at):
+        return g + self.pull * (y - at.memory["own"][:1])
+
+
+class Racy(fk.Rule):
+    """Wrong across workers: depends on which thread it runs in."""
+
+    def gradient(self, g, y, at):
+        return g * (1 if threading.current_thread() is threading.main_thread() else 1.001)
+
+
+class Forgetful(fk.Rule):
+    """Wrong after resuming: keeps state on itself instead of in a slot."""
+
+    def __init__(self):
+        self.rounds = 0
+
+    def server_step(self, server, up, at):
+        self.rounds += 1
+        return server
+
+    def update(self, delta, server, at):
+        return delta * self.rounds
+
+
+@dataclass(frozen=True, repr=False)
+class Dead(fk.Rule):
+    """Wrong in its knob, which nothing reads."""
+
+    mu: float = 0.1
+
+
+class Smuggler(fk.Rule):
+    """Wrong in its traffic: sends a vector up as if it were derived."""
+
+    def finish(self, y, at):
+        return fk.Upload(derived={"secret": y}), {}
+
+
+def with_rule(rule):
+    return fk.Algorithm(rules=[rule])
+
+
+def test_a_correct_rule_with_all_kinds_of_state_passes_every_check():
+    conformance.check_all(with_rule(Anchor()))
+
+
+def test_a_formula_that_mixes_clients_is_caught():
+    with pytest.raises(AssertionError, match="serial and batched gradients differ"):
+        conformance.check_modes_agree(with_rule(OneRow()))
+
+
+def test_a_rule_that_depends_on_its_thread_is_caught():
+    with pytest.raises(AssertionError, match="one worker and with two"):
+        conformance.check_workers(with_rule(Racy()), "serial")
+
+
+def test_state_outside_the_slots_is_caught():
+    rule = with_rule(Forgetful())
+    with pytest.raises(AssertionError, match="resumed"):
+        conformance.check_resume(rule)
+
+
+def test_a_dead_knob_is_caught():
+    with pytest.raises(AssertionError, match=r"dead\.mu is a dead knob"):
+        conformance.check_knobs(with_rule(Dead()))
+
+
+def test_a_knob_without_another_value_is_asked_for():
+    with pytest.raises(AssertionError, match=r"guess\.steps is 'remaining'"):
+        conformance.check_knobs("gel")
+
+
+def test_a_wrong_gradient_is_caught():
+    with pytest.raises(AssertionError, match="not the slope"):
+        conformance.check_gradient(fk.Proximal(0.5), lambda y, at: 0.5 * ((y - at.x) ** 2).sum(1, keepdim=True))
+
+
+def test_a_rule_without_a_penalty_is_asked_for_one():
+    with pytest.raises(AssertionError, match="no penalty"):
+        conformance.check_gradient(Dead())
+
+
+def test_uncounted_bytes_are_caught(monkeypatch):
+    monkeypatch.setattr(conformance.wire, "count_upload", lambda part, *rest: part.count("bytes_up", 1))
+    with pytest.raises(AssertionError, match="bytes_up"):
+        conformance.check_bytes("fedavg")
+
+
+def test_derived_vectors_are_not_counted():
+    conformance.check_bytes(with_rule(Smuggler()))
+
+
+def test_shared_choices_of_one_seed_are_caught_when_they_differ(monkeypatch):
+    real = conformance.choices
+    changed = lambda algorithm, seed: real(algorithm, seed) | ({"budgets": []} if algorithm == "fedavg" else {})  # noqa: E731
+    monkeypatch.setattr(conformance, "choices", changed)
+    with pytest.raises(AssertionError, match="two algorithms with one seed differ in budgets"):
+        conformance.check_seeds("fedprox")
+
+
+def test_equal_choices_of_two_seeds_are_caught(monkeypatch):
+    real = conformance.choices
+    monkeypatch.setattr(conformance, "choices", lambda algorithm, seed: real(algorithm, 0))
+    with pytest.raises(AssertionError, match="two seeds have the same initial model"):
+        conformance.check_seeds("fedprox")
+
+
+def test_quadratics_are_the_quadratics_asked_for():
+    task = quadratics(a=[[1, 2], [3, 4]], b=[[1, 0], [0, 1]], n=[1, 3], x0=[5, 6])
+    algorithm, witness = witnessed("fedavg")
+    run = fk.train(task, algorithm, fk.World("all", fk.FixedSteps(1)), 1, dtype=torch.float64)
+    assert witness.gradients[1, 0, 0].tolist() == [1 * (5 - 1), 2 * 6]
+    assert witness.gradients[1, 1, 0].tolist() == [3 * 5, 4 * (6 - 1)]
+    assert run.history[0]["loss"] == 0.25 * (0.5 * 16 + 36) + 0.75 * (1.5 * 25 + 2 * 25)
+
+
+def test_quadratics_of_different_lengths_are_refused():
+    with pytest.raises(fk.InputError, match="as long as a"):
+        quadratics(a=[1, 2], b=[1])
+
+
+def test_a_witness_changes_no_bit():
+    algorithm, _ = witnessed("fednova+gel")
+    runs = [fk.train(toy(), a, toy_world(), 3) for a in (algorithm, "fednova+gel")]
+    assert torch.equal(runs[0].params, runs[1].params)

@@ -1,0 +1,297 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.algorithm import Rows
+from fedkeel.conformance import MODES, quadratics, toy, toy_world
+from fedkeel.recipes import CLIENTS, RECIPES
+
+
+def test_fedavg_is_the_empty_algorithm():
+    runs = [fk.train(toy(), a, toy_world(), 3).params for a in (fk.Algorithm(), "fedavg", "sgd")]
+    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[1], runs[2])
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"weights": "best"}, "weights"), ({"weights": fk.Uniform}, "weights"), ({"client": "sgd"}, "client"),
+        ({"server": None}, "server"), ({"rules": fk.Proximal(0.1)}, "rules"), ({"rules": [fk.Proximal]}, "rules"),
+        ({"rules": None}, "rules"), ({"buffers": "local?"}, "buffers"),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_none_is_refused_by_name(keys, name):
+    with pytest.raises(fk.InputError, match=f"'{name}' parameter of Algorithm must be"):
+        fk.Algorithm(**keys)
+
+
+@pytest.mark.parametrize("mu", [-1, "x", None, float("nan"), True])
+def test_a_proximal_rule_wants_a_mu_that_is_not_negative(mu):
+    with pytest.raises(fk.InputError, match=r"'mu' parameter of Proximal must be >= 0"):
+        fk.Proximal(mu)
+
+
+@pytest.mark.parametrize("steps", ["some", -1, 2.5, "x%", "-5%", "nan%", True, None])
+def test_a_guess_wants_a_number_a_share_or_a_known_word(steps):
+    with pytest.raises(fk.InputError, match="'steps' parameter of Guess must be"):
+        fk.Guess(steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("gel:momentum=0", "Guesses need momentum"),
+        ("gel:client=adagrad,proxy=zero", "Guesses need momentum"),
+        ("gel:steps=inf,proxy=last", "never settle"),
+        ("gel:client=adam,steps=inf", "never settle"),
+        ("gel:client=adam,steps=inf,proxy=zero", "closed form"),
+        ("fedprox+fedprox", "stands twice"),
+        ("gel+gel", "stands twice"),
+        ("fedyogi+fedadam", "two server optimizers"),
+        ("fedavg:client=adam,momentum=0.5", "belongs to SGD clients"),
+        ("fednova:client=adam", "FedNova's weights need"),
+    ],
+)
+def test_an_illegal_combination_says_why(text, word):
+    with pytest.raises(fk.InputError, match=word):
+        fk.algorithm(text)
+
+
+class Replaces(fk.Rule):
+    def update(self, delta, server, at):
+        return delta
+
+
+class AlsoReplaces(Replaces):
+    pass
+
+
+class Shows(fk.Rule):
+    def eval_params(self, x, server):
+        return x + 1
+
+
+class AlsoShows(Shows):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("rules", "word"),
+    [
+        ([Replaces(), AlsoReplaces()], "each replace the server's update"),
+        ([Shows(), AlsoShows()], "each choose the model"),
+    ],
+)
+def test_two_rules_for_one_place_are_refused(rules, word):
+    with pytest.raises(fk.InputError, match=word):
+        fk.Algorithm(rules=rules)
+
+
+def refusal(text):
+    """The message with which this algorithm is refused, or None."""
+    try:
+        fk.algorithm(text)
+    except fk.InputError as error:
+        return str(error)
+    return None
+
+
+def due(one, two):
+    """Why this pair of recipes may not be put together, or None: the whole table, from first principles."""
+    servers = [name for name in (one, two) if RECIPES[name].server]
+    if len(servers) == 2:
+        return "two server optimizers"
+    if one == two and RECIPES[one].rules:
+        return "stands twice"
+    return None
+
+
+@pytest.mark.parametrize("two", RECIPES)
+@pytest.mark.parametrize("one", RECIPES)
+def test_every_pair_of_recipes_trains_or_says_why_not(one, two):
+    why, refused = due(one, two), refusal(f"{one}+{two}")
+    assert (why or "use") in (refused or "use")  # a rule may refuse for reasons of its own, but must say what to use
+    if refused is not None:
+        assert "\n" not in refused
+        return
+    assert why is None
+    algorithm = fk.algorithm(f"{one}+{two}")
+    task, world = quadratics(a=[1, 3], b=[1, -1], x0=2), fk.World("all", fk.UniformSteps(1, 3))
+    run = fk.train(task, algorithm, world, 2)
+    assert run.status == "done"
+    assert run.params.item() != 2
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_with_every_client_optimizer_trains_or_says_why_not(name, client):
+    refused = refusal(f"{name}:client={client}")
+    if refused is not None:
+        assert client != "sgd"
+        assert "use" in refused
+        return
+    algorithm = fk.algorithm(f"{name}:client={client}")
+    task, world = quadratics(a=[1, 3], b=[1, -1], x0=2), fk.World("all", fk.UniformSteps(1, 3))
+    assert fk.train(task, algorithm, world, 2).params.item() != 2
+
+
+def test_values_are_resolved_from_the_task_and_the_algorithm_stays_as_it_was():
+    algorithm = fk.Algorithm(rules=[fk.Guess()], client=fk.SGD(momentum=0.9))
+    run = fk.train(replace(toy(), lr=0.123), algorithm, toy_world(), 1)
+    assert run.config["parameters"]["client"]["lr"] == 0.123
+    assert run.config["parameters"]["rules"][0]["proxy"] == "zero"
+    assert algorithm.client.lr is None
+    assert fk.train(replace(toy(), lr=None), "fedavg", toy_world(), 1).config["parameters"]["client"]["lr"] == 0.01
+
+
+def test_the_control_arm_of_adam_scales_the_clients_rate():
+    world = fk.World(4, fk.UniformSteps(4, 13), expected_steps=18)
+    config = fk.train(toy(), "fedavg:client=adam,lr=match-gel", world, 1).config
+    assert config["parameters"]["client"]["lr"] == pytest.approx(0.05 * 18 / 8.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "world", "word"),
+    [
+        ("fedavgcm:server_lr=match-gel", fk.World(budget=fk.Epochs(1)), "match-gel needs the distribution"),
+        ("fedavgcm:server_lr=match-gel", fk.World(budget=fk.FixedSteps(3)), "match-gel needs the distribution"),
+        ("fedavg:server_lr=match-gel", fk.World(budget=fk.UniformSteps(1, 2)), "guesses need momentum"),
+    ],
+)
+def test_a_control_arm_without_its_numbers_is_refused(text, world, word):
+    with pytest.raises(fk.InputError, match=word):
+        fk.train(toy(), text, world, 1)
+
+
+class Order(fk.Rule):
+    """Writes down in which order hooks run."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def server_init(self, x, at):
+        self.log.append("server_init")
+        return {"n": x.new_zeros(())}
+
+    def send(self, server, at):
+        self.log.append("send")
+        return {}
+
+    def client_init(self, x, at):
+        self.log.append("client_init")
+        return {"m": x.clone()}
+
+    def survey(self, at):
+        self.log.append("survey")
+        return {"s": at.memory["m"]}
+
+    def gradient(self, g, y, at):
+        self.log.append(f"gradient {at.k}")
+        assert torch.equal(at.surveyed["s"], at.x)
+        return g
+
+    def after_step(self, y, at):
+        self.log.append(f"after_step {at.k}")
+
+    def extra(self, y, at):
+        self.log.append("extra")
+        assert at.lr_sum.item() == pytest.approx(0.2)
+
+    def finish(self, y, at):
+        self.log.append("finish")
+        return fk.Upload(), {"m": at.memory["m"]}
+
+    def server_step(self, server, up, at):
+        self.log.append("server_step")
+        return server
+
+    def update(self, delta, server, at):
+        self.log.append("update")
+        return delta
+
+    def eval_params(self, x, server):
+        self.log.append("eval_params")
+        return x
+
+    def report(self, server, up, at):
+        self.log.append("report")
+        return {"seen": 7.0}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_hooks_run_in_the_order_of_a_round(mode):
+    log = []
+    task, world = quadratics(a=[1], b=[1], x0=2), fk.World("all", fk.FixedSteps(2))
+    run = fk.train(task, fk.Algorithm(client=fk.SGD(0.1), rules=[Order(log)]), world, 1, engine=mode)
+    steps = ["gradient 0", "after_step 0", "gradient 1", "after_step 1"]
+    first = ["client_init", "survey", "client_init"]  # the survey's memory is not kept: only an accepted round is
+    before, after = ["server_init", "eval_params", "send"], ["extra", "finish", "server_step", "update", "report"]
+    assert log == [*before, *first, *steps, *after, "eval_params"]
+    assert run.history[-1]["seen"] == 7.0
+
+
+def test_the_evaluated_model_may_be_another_than_the_trained_one():
+    task, world = quadratics(a=[2], b=[0], x0=1), fk.World("all", fk.FixedSteps(1))
+    run = fk.train(task, fk.Algorithm(client=fk.SGD(0.5), rules=[Shows()]), world, 1)
+    assert run.params.item() == 0
+    assert run.history[-1]["loss"] == 1.0
+
+
+def test_rules_correct_the_gradient_in_list_order_before_clipping_and_decay():
+    class Add(fk.Rule):
+        def gradient(self, g, y, at):
+            return g + 10
+
+    class Double(fk.Rule):
+        def gradient(self, g, y, at):
+            return 2 * g
+
+    def end(rules):
+        task, world = quadratics(a=[1], b=[1], x0=2), fk.World("all", fk.FixedSteps(1))
+        client = fk.SGD(0.1, clip=16.0, weight_decay=0.5)
+        return fk.train(task, fk.Algorithm(client=client, rules=rules), world, 1, dtype=torch.float64).params.item()
+
+    assert end([Add(), Double()]) == pytest.approx(2 - 0.1 * (16 + 0.5 * 2))  # (1 + 10) * 2 = 22, clipped
+    assert end([Double(), Add()]) == pytest.approx(2 - 0.1 * (12 + 0.5 * 2))  # 1 * 2 + 10 = 12
+
+
+def test_rows_keep_what_was_written_while_in_view():
+    rows = Rows({"a": torch.zeros(3, 1)})
+    rows.head(2)
+    rows["a"] += 1
+    rows.head(1)
+    rows["a"] = torch.full((1, 1), 5.0)
+    rows.head(3)
+    assert rows["a"].flatten().tolist() == [5, 1, 0]
+
+
+def normed():
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+def test_floating_buffers_are_averaged_by_samples_and_integers_come_from_the_first_client():
+    task = replace(toy(), model=normed, batch_size=None)
+    run = fk.train(task, "fedavg", fk.World([[0, 3]], lambda t, i: 1 + (i == 3)), 1, dtype=torch.float64)
+    data = task.cast(torch.float64, "cpu").data
+    own = [data.x[data.offsets[i] : data.offsets[i + 1]] for i in (0, 3)]
+    means = [0.1 * own[0].mean(0), 0.19 * own[1].mean(0)]  # one step of momentum .1, and two
+    want = (len(own[0]) * means[0] + len(own[1]) * means[1]) / (len(own[0]) + len(own[1]))
+    assert torch.allclose(run.state.buffers["0.running_mean"], want, atol=1e-12)
+    assert run.state.buffers["0.num_batches_tracked"].item() == 1
+    assert torch.equal(run.model()[0].running_mean, run.state.buffers["0.running_mean"])
+
+
+def test_buffers_may_stay_the_servers():
+    run = fk.train(replace(toy(), model=normed), "fedavg:buffers=server", toy_world(), 2)
+    assert run.state.buffers["0.num_batches_tracked"].item() == 0
+    assert not run.state.buffers["0.running_mean"].any()
+
+
+def test_guesses_leave_buffers_alone():
+    task = replace(toy(), model=normed)
+    runs = [fk.train(task, name, toy_world(), 1) for name in ("fedavgcm", "fedavgcm+gel")]
+    assert torch.equal(*(run.state.buffers["0.running_mean"] for run in runs))
+    assert not torch.equal(*(run.params for run in runs))

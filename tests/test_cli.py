@@ -1,0 +1,235 @@
+"""The command as a user meets it: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.recipes import RECIPES
+
+SMALL = ["--rounds", "3", "--cohort", "4"]
+
+
+def run(*words: str) -> int:
+    return main(["run", "synthetic", *words])
+
+
+def test_one_algorithm_and_one_seed_fill_the_directory_itself(tmp_path: Path) -> None:
+    assert run("fedavgcm+gel", *SMALL, "--out", str(tmp_path / "d")) == 0
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
+        "config.json",
+        "environment.json",
+        "history.jsonl",
+        "model.safetensors",
+    ]
+    config = json.loads((tmp_path / "d" / "config.json").read_text())
+    named = "fedkeel task algorithm parameters world rounds seed batch_size dtype engine chunk target eval_every"
+    assert set(named.split()) <= set(config)
+    assert config["algorithm"] == "fedavgcm+gel"
+    assert config["parameters"]["client"]["momentum"] == 0.9
+    assert config["world"]["expected_steps"] == 18
+    assert config["rerunnable"] is True
+    rows = [json.loads(line) for line in (tmp_path / "d" / "history.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert list(rows[0])[:13] == [
+        "round", "loss", "accuracy", "train_loss", "gradients", "samples", "bytes_down", "bytes_up", "overhead_bytes",
+        "sim_seconds", "wall_seconds", "clients", "dropped",
+    ]  # fmt: skip
+    assert rows[3]["bytes_down"] == rows[3]["bytes_up"] == 3 * 4 * 305 * 4  # rounds x clients x parameters x float32
+    assert set(load_file(tmp_path / "d" / "model.safetensors")) == {"weight", "bias"}
+
+
+def test_several_arms_and_seeds_get_a_directory_each_and_a_summary(tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    assert run("fedavg", "fedprox:mu=0.1,lr=0.02+gel", *SMALL, "--seed", "3", "--seeds", "2", "--out", str(out)) == 0
+    assert sorted(str(p.parent.relative_to(out)) for p in out.glob("*/*/config.json")) == [
+        "fedavg/seed-3",
+        "fedavg/seed-4",
+        "fedprox_mu=0.1_lr=0.02+gel/seed-3",
+        "fedprox_mu=0.1_lr=0.02+gel/seed-4",
+    ]
+    summary = json.loads((out / "summary.json").read_text())
+    assert [arm["algorithm"] for arm in summary["arms"]] == ["fedavg", "fedprox:mu=0.1,lr=0.02+gel"]
+    assert json.loads((out / "config.json").read_text())["seeds"] == [3, 4]
+
+
+@pytest.mark.parametrize("arms", [["gel:lr=0.003"], ["fedavg", "fedavgcm:server_lr=match-gel"]])
+def test_a_configuration_repeats_its_run_bit_for_bit(tmp_path: Path, arms: list[str]) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert run(*arms, *SMALL, "--lr", "0.004", "--seed", "7", "--out", str(first)) == 0
+    assert main(["run", "--config", str(first / "config.json"), "--out", str(again)]) == 0
+    for file in first.rglob("model.safetensors"):
+        one, two = load_file(file), load_file(again / file.relative_to(first))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_stopped_comparison_is_continued_where_it_stopped(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    arms = ["fedavg", "scaffold", "--rounds", "6", "--cohort", "4", "--checkpoint-every", "2"]
+    assert run(*arms, "--out", str(whole)) == 0
+    assert run(*arms, "--out", str(cut)) == 0
+    # as if killed in round 5 of the second arm: its checkpoint is of round 4, its last rows are not to be trusted
+    arm = cut / "scaffold" / "seed-0"
+    task = fk.tasks.synthetic()
+    fk.train(task, "scaffold", fk.World(cohort=4), rounds=6, stop_after=4, checkpoint=arm)
+    (arm / "model.safetensors").unlink()
+    (cut / "summary.json").unlink()
+    with open(arm / "history.jsonl", "a") as file:
+        file.write('{"round": 5, "loss"')
+    assert main(["resume", str(cut)]) == 0
+    one, two = (load_file(d / "scaffold" / "seed-0" / "model.safetensors") for d in (whole, cut))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (cut / "summary.json").exists()
+
+
+def test_json_is_one_document_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fedavg", *SMALL, "--target", "0.2", "--json", "--out", str(tmp_path / "d")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["runs"][0]["history"][-1]["round"] == 3
+    assert document["arms"][0]["algorithm"] == "fedavg"
+
+
+def test_the_table_and_the_curve_name_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fedavg", "gel", *SMALL, "--seeds", "2", "--target", "0.3", "--out", str(tmp_path / "d")) == 0
+    out = capsys.readouterr().out
+    assert "to 0.3: rounds" in out
+    assert "speed-up" in out
+    assert "±" in out
+    assert out.count("■ fedavg") == out.count("■ gel") == 2
+
+
+def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fedavg", *SMALL, "-v", "--out", str(tmp_path / "d")) == 0
+    assert "engine batched in chunks of 64: every layer has a client-axis form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["synthetc", "fedavg"], "Did you mean 'synthetic'?"),
+        (["synthetic", "fedavgg"], "Did you mean"),
+        (["synthetic"], "at least one algorithm"),
+        (["synthetic", "fedavg:lr=0"], "must be > 0. Got 0 instead"),
+        (["synthetic", "fedavg:momentum=1"], "must be in [0, 1). Got 1 instead"),
+        (["synthetic", "fedprox:nu=1"], "Unknown parameter of fedprox 'nu'"),
+        (["synthetic", "fedavg:lr"], "is not key=value"),
+        (["synthetic", "fedavg", "fedavg"], "given twice"),
+        (["synthetic", "fedavg", "--budget", "9:3"], "Got 3 instead"),
+        (["synthetic", "fedavg", "--budget", "x"], "is not one of 4:13"),
+        (["synthetic", "fedavg", "--cohort", "5000"], "larger than the population"),
+        (["synthetic", "fedavg", "--cohort", "2.5"], "a fraction in (0, 1]"),
+        (["synthetic", "fedavg", "--cohort", "many"], "not a number, a fraction or all"),
+        (["synthetic", "fedavg", "--rounds", "0"], "must be an integer >= 1"),
+        (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial' or 'batched'"),
+        (["synthetic", "fedavg:momentum=0+gel"], "give momentum=0.9"),
+        (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
+        (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),
+        (["synthetic:users=0", "fedavg"], "must be an integer >= 1"),
+        (["synthetic:colour=red", "fedavg"], "does not take these parameters"),
+        (["--config", "nowhere.json"], "is not there"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    out = tmp_path / "d"
+    try:
+        code = main(["run", *words, "--out", str(out)])
+    except SystemExit as stop:  # what argparse refuses by itself
+        code = stop.code  # type: ignore[assignment]
+    error = capsys.readouterr().err
+    assert code == 2
+    assert told in error
+    assert len(error.strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_a_directory_with_something_in_it_is_left_alone_unless_told(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    assert run("fedavg", *SMALL, "--out", str(tmp_path)) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
+    assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 0
+
+
+def test_a_diverging_run_exits_with_3_and_keeps_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fedavg:lr=1e38", *SMALL, "--out", str(tmp_path / "d")) == 3
+    captured = capsys.readouterr()
+    assert "Diverged" in captured.err
+    assert "diverged" in captured.out
+    rows = [json.loads(line) for line in (tmp_path / "d" / "history.jsonl").read_text().splitlines()]
+    assert rows[-1]["dropped"] == 4
+    assert main(["resume", str(tmp_path / "d")]) == 3
+
+
+def test_an_interrupt_exits_with_130_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    words = [
+        sys.executable,
+        "-m",
+        "fedkeel.cli",
+        "run",
+        "synthetic",
+        "scaffold",
+        "--rounds",
+        "100000",
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoint" / "state.safetensors").exists():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"fedkeel resume {out}" in error
+    config = json.loads((out / "config.json").read_text())
+    rounds = len((out / "history.jsonl").read_text().splitlines()) - 1
+    (out / "config.json").write_text(json.dumps(config | {"rounds": rounds + 2}))
+    assert main(["resume", str(out)]) == 0
+    straight = fk.train(fk.tasks.synthetic(), "scaffold", rounds=rounds + 2)
+    resumed = load_file(out / "model.safetensors")
+    assert torch.equal(torch.cat([resumed[name].flatten() for name in ("weight", "bias")]), straight.params)
+
+
+def test_lists_name_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in RECIPES)
+    assert "synthetic" in out
+    assert "Proximal" in out
+    assert main(["list", "tasks"]) == 0
+    assert "fedprox" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_algorithm_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{name}: {RECIPES[name].summary}")
+    assert "sent per client and round" in out
+    assert "kept on the server: x" in out
+
+
+def test_an_explanation_shows_the_papers_box_and_true_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", "ghbm:tau=2+gel"])
+    ghbm: Any = capsys.readouterr().out
+    assert "y <- y + (beta / J_i) M" in ghbm
+    assert "c(q) = a (1 - a^q) / (1 - a)" in ghbm
+    assert "2 down, 1 up (1.5x FedAvg" in ghbm
+    main(["explain", "mimemom"])
+    assert "prints 3x" in capsys.readouterr().out

@@ -1,0 +1,49 @@
+import pickle
+
+import pytest
+
+import fedkeel as fk
+from fedkeel.errors import check, is_count, is_number, unknown
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"), [(fk.InputError, ValueError), (fk.MissingExtra, ImportError), (fk.ClientError, RuntimeError)]
+)
+def test_every_error_is_ours_and_also_the_builtin_one(error, builtin):
+    assert issubclass(error, fk.FedkeelError)
+    assert issubclass(error, builtin)
+
+
+def test_a_bad_parameter_gets_the_uniform_message():
+    with pytest.raises(fk.InputError) as caught:
+        check(False, "SGD", "lr", "> 0", -1)
+    assert str(caught.value) == "The 'lr' parameter of SGD must be > 0. Got -1 instead."
+
+
+def test_an_object_owns_the_message_by_its_class():
+    with pytest.raises(fk.InputError, match="of FixedSteps must be"):
+        fk.FixedSteps(0)
+
+
+def test_a_missing_extra_names_the_command():
+    error = fk.MissingExtra("pandas", "pandas", "to_pandas")
+    assert str(error) == 'to_pandas needs pandas: pip install "fedkeel[pandas]"'
+
+
+def test_the_nearest_name_is_suggested_and_without_one_all_are_listed():
+    assert "Did you mean 'fedavg'?" in str(unknown("algorithm", "fedavgg", ["fedavg", "x"]))
+    assert "Known: a, b." in str(unknown("task", "zzz", ["b", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "count"),
+    [(1, True, True), (0, True, False), (1.0, True, False), (True, False, False), (float("nan"), False, False),
+     (float("inf"), False, False), ("1", False, False), (None, False, False)],
+)  # fmt: skip
+def test_numbers_and_counts_are_told_from_the_rest(value, number, count):
+    assert is_number(value) is number
+    assert is_count(value) is count
+
+
+def test_an_error_survives_a_process_boundary():
+    assert str(pickle.loads(pickle.dumps(fk.ClientError("Round 1")))) == "Round 1"

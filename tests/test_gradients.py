@@ -1,0 +1,233 @@
+"""Serial and batched gradients, and the rule that chooses between them."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.conformance import MODES, toy, toy_world
+from fedkeel.data.batches import Batch
+from fedkeel.engine.gradients import CLIENT_AXIS, LARGEST, Batched, Serial, choose, moves_global_generator
+
+
+class Extrapolated(fk.Rule):
+    """Asks for a second gradient while it still holds the first."""
+
+    def gradient(self, g, y, at):
+        there = at.raw_gradient(at.x.expand_as(y).clone())
+        return 2 * g - there
+
+
+def task_of(model, x=None, y=None, **settings):
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)) if x is None else x
+    y = torch.tensor([0, 1] * 6) if y is None else y
+    clients = [0] * 6 + [1] * 3 + [2] * 3
+    data = fk.FederatedData.from_arrays(x, y, clients=clients, test=(x, y))
+    return fk.Task(model, fk.cross_entropy, data, **{"batch_size": 4, "lr": 0.5} | settings)
+
+
+def chosen(model, mode="auto", **settings):
+    task = task_of(model, **settings).cast(torch.float32, "cpu")
+    return choose(mode, task, task.adopt(0, torch.float32, "cpu"))
+
+
+def ends(task, algorithm="fedavg", **settings):
+    world = fk.World("all", fk.FixedSteps(3))
+    return [fk.train(task, algorithm, world, 2, engine=mode, **settings) for mode in MODES]
+
+
+def test_a_second_gradient_leaves_the_first_alone():
+    serial, batched = ends(task_of(lambda: nn.Linear(3, 2)), fk.Algorithm(rules=[Extrapolated()]), dtype=torch.float64)
+    assert (serial.config["engine"], batched.config["engine"]) == MODES
+    assert torch.allclose(serial.params, batched.params, rtol=0, atol=1e-12)
+    plain = ends(task_of(lambda: nn.Linear(3, 2)), dtype=torch.float64)[0]
+    assert not torch.allclose(serial.params, plain.params, atol=1e-3)
+
+
+def test_extra_gradients_are_counted():
+    plain, extra = (
+        fk.train(toy(), fk.Algorithm(rules=rules), toy_world(), 2).history[-1] for rules in ([], [Extrapolated()])
+    )
+    assert extra["gradients"] == 2 * plain["gradients"]
+    assert extra["samples"] == 2 * plain["samples"]
+
+
+class FullStart(fk.Rule):
+    """Corrects by the exact gradient at the received model."""
+
+    def client_init(self, x, at):
+        return {"g": at.full_gradient(x.expand(len(at.clients), -1))}
+
+    def gradient(self, g, y, at):
+        return at.memory["g"]
+
+    def finish(self, y, at):
+        return fk.Upload(), {"g": at.memory["g"]}
+
+
+def test_the_full_gradient_is_the_mean_over_all_samples_in_both_modes():
+    task = toy().cast(torch.float64, "cpu")
+    world = fk.World("all", fk.FixedSteps(1))
+    model = task.adopt(0, torch.float64, "cpu").module
+    task.loss(model(task.data.x), task.data.y).mean().backward()
+    central = torch.cat([(p - 0.05 * p.grad).detach().flatten() for p in model.parameters()])
+    for mode in MODES:
+        run = fk.train(task, fk.Algorithm(rules=[FullStart()]), world, 1, engine=mode, dtype=torch.float64)
+        assert torch.allclose(run.params, central, rtol=0, atol=1e-13)
+
+
+def test_gradients_are_finite_differences_of_the_loss():
+    task = toy().cast(torch.float64, "cpu")
+    model = task.adopt(0, torch.float64, "cpu")
+    y = model.flat.clone()[None]
+    batch = Batch(task.data.x[None, :5], task.data.y[None, :5], None)
+    got = {mode: kind(task, model)(y.clone(), batch)[0][0] for mode, kind in (("serial", Serial), ("batched", Batched))}
+    for i in range(0, model.size, 7):
+        losses = []
+        for step in (1e-6, -1e-6):
+            moved = y.clone()
+            moved[0, i] += step
+            losses.append(Serial(task, model)(moved, batch)[1].item())
+        for g in got.values():
+            assert g[i].item() == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-8)
+
+
+class Centred(nn.Module):
+    """Couples the samples of a batch, so padding would change it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(x - x.mean(0))
+
+
+class Careless(nn.Module):
+    """Draws in its forward pass, by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(nn.functional.dropout(x, 0.5, self.training))
+
+
+def padded_embedding():
+    return nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2))
+
+
+def test_a_forward_that_couples_samples_runs_serially():
+    mode, reason = chosen(Centred)
+    assert mode == "serial"
+    assert "other gradients" in reason
+    assert torch.equal(*(run.params for run in ends(task_of(Centred))))
+
+
+def test_a_layer_that_vmap_gets_wrong_for_later_clients_runs_serially():
+    # torch zeroes an embedding's padding row for the first client of a vmap only
+    x = torch.tensor([[0, 1], [2, 3], [0, 4]] * 4)
+    assert chosen(padded_embedding, x=x)[0] == "serial"
+    serial, batched = ends(task_of(padded_embedding, x=x))
+    assert torch.equal(serial.params, batched.params)
+    assert serial.params[:3].tolist() == [0, 0, 0]
+
+
+def test_a_model_made_in_evaluation_mode_is_judged_as_it_trains():
+    assert chosen(lambda: Careless().eval())[0] == "serial"
+    assert fk.train(task_of(lambda: Careless().eval()), "fedavg", rounds=1).status == "done"
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "word"),
+    [
+        (lambda: nn.Linear(3, 2), "batched", "8 parameters"),
+        (lambda: nn.Sequential(nn.Linear(3, LARGEST), nn.Linear(LARGEST, 2)), "serial", f"> {LARGEST:,}"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "serial", "PReLU has no client-axis form"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)), "serial", "CountedDropout"),
+        (lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), "serial", "BatchNorm1d"),
+        (Careless, "serial", "vmap"),
+    ],
+)
+def test_auto_chooses_by_the_model_and_says_why(model, mode, word):
+    got, reason = chosen(model)
+    assert got == mode
+    assert word in reason
+
+
+def test_the_reason_is_in_the_configuration():
+    config = fk.train(task_of(lambda: nn.Linear(3, 2)), "fedavg", rounds=1).config
+    assert (config["engine"], "client-axis form" in config["engine_reason"]) == ("batched", True)
+
+
+def test_what_was_asked_for_is_done_where_possible():
+    assert chosen(lambda: nn.Linear(3, 2), "serial") == ("serial", "as asked")
+    assert chosen(lambda: nn.Linear(3, 2), "batched") == ("batched", "as asked")
+    mode, reason = chosen(lambda: nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "batched")
+    assert mode == "serial"
+    assert reason.startswith("batched was asked for, but")
+
+
+LAYERS = {
+    nn.Linear: (lambda: nn.Linear(8, 8), (8,)), nn.Bilinear: None, nn.Embedding: None,
+    nn.Flatten: (nn.Flatten, (2, 4)), nn.Unflatten: (lambda: nn.Unflatten(1, (2, 4)), (8,)),
+    nn.Identity: (nn.Identity, (8,)), nn.LayerNorm: (lambda: nn.LayerNorm(8), (8,)),
+    nn.GroupNorm: (lambda: nn.GroupNorm(2, 4), (4, 2)), nn.Conv1d: (lambda: nn.Conv1d(2, 3, 3), (2, 8)),
+    nn.Conv2d: (lambda: nn.Conv2d(2, 3, 3), (2, 5, 5)), nn.AvgPool1d: (lambda: nn.AvgPool1d(2), (2, 8)),
+    nn.AvgPool2d: (lambda: nn.AvgPool2d(2), (2, 4, 4)), nn.MaxPool1d: (lambda: nn.MaxPool1d(2), (2, 8)),
+    nn.MaxPool2d: (lambda: nn.MaxPool2d(2), (2, 4, 4)),
+    nn.AdaptiveAvgPool1d: (lambda: nn.AdaptiveAvgPool1d(2), (2, 8)),
+    nn.AdaptiveAvgPool2d: (lambda: nn.AdaptiveAvgPool2d(2), (2, 4, 4)),
+    nn.ReLU: (nn.ReLU, (8,)), nn.ReLU6: (nn.ReLU6, (8,)), nn.LeakyReLU: (nn.LeakyReLU, (8,)), nn.ELU: (nn.ELU, (8,)),
+    nn.GELU: (nn.GELU, (8,)), nn.SiLU: (nn.SiLU, (8,)), nn.Tanh: (nn.Tanh, (8,)), nn.Sigmoid: (nn.Sigmoid, (8,)),
+    nn.Softplus: (nn.Softplus, (8,)), nn.Softmax: (lambda: nn.Softmax(1), (8,)),
+    nn.LogSoftmax: (lambda: nn.LogSoftmax(1), (8,)), nn.Hardtanh: (nn.Hardtanh, (8,)),
+}  # fmt: skip
+ELSEWHERE = {nn.Bilinear, nn.Embedding}  # two inputs; integer inputs (see the embedding tests)
+
+
+def test_every_layer_with_a_client_axis_form_is_tried_here():
+    assert set(LAYERS) == set(CLIENT_AXIS)
+    assert {layer for layer, how in LAYERS.items() if how is None} == ELSEWHERE
+
+
+@pytest.mark.parametrize("layer", [layer for layer in CLIENT_AXIS if layer not in ELSEWHERE])
+def test_a_layer_has_the_same_gradients_in_both_modes(layer):
+    make, shape = LAYERS[layer]
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(6, *shape, generator=random, dtype=torch.float64)
+    wide = make().double()(x).flatten(1).shape[1]
+
+    def model():
+        before = nn.Linear(shape[-1], shape[-1])  # so that gradients flow through the layer
+        return nn.Sequential(before, make(), nn.Flatten(), nn.Linear(wide, 2))
+
+    data = fk.FederatedData.from_arrays(x, [0, 1] * 3, clients=[0, 0, 0, 1, 1, 2])
+    task = fk.Task(model, fk.cross_entropy, data, batch_size=None).cast(torch.float64, "cpu")
+    flat = task.adopt(0, torch.float64, "cpu")
+    assert choose("batched", task, flat) == ("batched", "as asked")
+    y = torch.stack([flat.flat, 1.5 * flat.flat])
+    batch = Batch(x.view(2, 3, *shape), data.y.view(2, 3), None)
+    g, loss = Batched(task, flat)(y, batch)
+    for i in (0, 1):
+        oracle, value = Serial(task, flat)(y[i : i + 1].clone(), Batch(batch.x[i : i + 1], batch.y[i : i + 1], None))
+        assert torch.allclose(g[i], oracle[0], rtol=1e-10, atol=1e-12)
+        assert torch.allclose(loss[i], value[0], rtol=1e-10)
+
+
+def test_a_model_that_draws_globally_is_noticed():
+    task = task_of(Careless).cast(torch.float32, "cpu")
+    assert moves_global_generator(task, task.adopt(0, torch.float32, "cpu"))
+    task = task_of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2))).cast(torch.float32, "cpu")
+    assert not moves_global_generator(task, task.adopt(0, torch.float32, "cpu"))
+
+
+def test_a_model_that_draws_globally_runs_on_one_worker_under_its_own_seed():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    runs = [fk.train(task_of(Careless), "fedavg", rounds=3, engine=fk.Local("serial", workers=w)) for w in (1, 2)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert "one worker" in runs[1].config["engine_reason"]
+    assert torch.equal(runs[0].params, runs[1].params)
+    assert not torch.equal(runs[0].params, fk.train(task_of(Careless), "fedavg", rounds=3, seed=1).params)

@@ -1,0 +1,165 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedkeel as fk
+from fedkeel import grammar
+from fedkeel.recipes import COMMON, RECIPES, nameable, rebuild
+
+# What CONTRACT section 3 fixes for the recipes of issue [A]: own keys with defaults, and weights.
+ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
+CONTRACT = {
+    "fedavg": ({}, fk.Samples), "sgd": ({}, fk.Samples), "fedavgcm": ({}, fk.Samples),
+    "fedavgm": ({"beta": 0.9}, fk.Samples), "fedprox": ({"mu": 0.01}, fk.Samples),
+    "fednova": ({"tau_eff": "norm"}, fk.Nova),
+    "fedadagrad": ({k: v for k, v in ADAPTIVE.items() if k != "beta2"} | {"beta1": 0.0}, fk.Samples),
+    "fedadam": (ADAPTIVE, fk.Samples), "fedyogi": (ADAPTIVE, fk.Samples),
+    "gel": ({"steps": "remaining", "proxy": None}, fk.Samples),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_keys_defaults_and_weights_are_the_contracts(name):
+    keys, weights = CONTRACT[name]
+    assert dict(RECIPES[name].keys) == keys
+    assert type(fk.algorithm(name).weights) is weights
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi"])
+def test_an_adaptive_server_starts_its_second_moment_at_eps_squared(name):
+    assert fk.algorithm(name).server.lr == 0.01
+    assert fk.algorithm(name).server.v_init == 1e-6
+    assert fk.algorithm(f"{name}:eps=0.1").server.v_init == pytest.approx(0.01)
+
+
+def test_client_momentum_is_off_except_where_the_contract_says():
+    for name in RECIPES:
+        client = fk.algorithm(name).client
+        if name in CONTRACT:
+            assert client.momentum == (0.9 if name in ("fedavgcm", "gel") else 0.0)
+    assert fk.algorithm("fedprox+gel").client.momentum == 0.9
+    assert fk.algorithm("fedprox:momentum=0.5+gel").client.momentum == 0.5
+    assert fk.algorithm("fedprox+gel:momentum=0.5").client.momentum == 0.5
+    assert fk.algorithm("fedyogi:momentum=0.9").client.momentum == 0.9
+
+
+def test_gel_alone_is_client_momentum_with_guesses():
+    assert fk.algorithm("gel").parameters() == fk.algorithm("fedavgcm+gel").parameters()
+
+
+def test_gel_with_adam_is_the_first_version():
+    algorithm = fk.algorithm("gel:client=adam")
+    assert algorithm.rules[0].proxy_for(algorithm.client) == "last"
+    assert isinstance(algorithm.weights, fk.Uniform)
+    assert isinstance(fk.algorithm("gel:client=adam,weights=samples").weights, fk.Samples)
+
+
+@pytest.mark.parametrize("key", COMMON)
+def test_every_common_key_is_taken_by_every_recipe(key):
+    value = {"lr": 0.5, "momentum": 0.5, "nesterov": "false", "weight_decay": 0.1, "clip": 2, "client": "sgd",
+             "server_lr": 0.5, "weights": "uniform", "buffers": "server"}[key]  # fmt: skip
+    for name in RECIPES:
+        parameters = fk.algorithm(f"{name}:{key}={value}").parameters()
+        place, field = {
+            "client": ("client", "name"), "server_lr": ("server", "lr"), "weights": ("weights", "name"),
+        }.get(key, ("client", key))  # fmt: skip
+        got = parameters["buffers"] if key == "buffers" else parameters[place][field]
+        assert got == (False if value == "false" else value)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("fedavgg", "Unknown algorithm 'fedavgg'. Did you mean 'fedavg"),
+        ("fedavg+gell", "Unknown algorithm 'gell'. Did you mean 'gel'?"),
+        ("fedprox:momentun=1", "Unknown parameter of fedprox 'momentun'. Did you mean 'momentum'?"),
+        ("fedavg:mu=1", "Unknown parameter of fedavg 'mu'"),
+        ("fedavg:client=adan", "Unknown client optimizer 'adan'. Did you mean 'adam'?"),
+        ("fedprox:mu=-1", "The 'mu' parameter of Proximal must be >= 0. Got -1 instead."),
+        ("fedavg:lr=0", "The 'lr' parameter of SGD must be > 0. Got 0 instead."),
+        ("fedavg:weights=best", "The 'weights' parameter of Algorithm must be one of samples, uniform, nova"),
+        ("fedavg:lr=0.1+gel:lr=0.2", "gives lr twice"),
+        ("fedavg:lr=0.1,lr=0.1", "'lr' is given twice"),
+        ("", "does not start with a name"),
+        ("fedavg+", "does not start with a name"),
+        ("fedavg:", "is not key=value"),
+        ("fedavg:lr", "is not key=value"),
+        ("fedavg:lr=", "is not key=value"),
+        ("fedavg:=1", "is not key=value"),
+        ("0.1", "does not start with a name"),
+        ("fedadam:bias_correction=maybe", "must be true or false"),
+    ],
+)
+def test_bad_text_gets_one_clear_line(text, word):
+    with pytest.raises(fk.InputError) as caught:
+        fk.algorithm(text)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+names = st.from_regex(r"[a-z][a-z0-9_.-]{0,6}", fullmatch=True)
+values = st.one_of(
+    st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none(),
+    st.sampled_from(["remaining", "25%", "inf", "match-gel"]),
+)  # fmt: skip
+segments = st.lists(st.tuples(names, st.dictionaries(names, values, max_size=3)), min_size=1, max_size=3)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(segments)
+def test_what_the_grammar_writes_it_reads_back(parts):
+    assert grammar.parse(grammar.write(parts)) == parts
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(st.text("fedavgl:+=,.0159e-% \n", max_size=25))
+def test_whatever_is_typed_is_an_algorithm_or_an_input_error(text):
+    with suppress(fk.InputError):  # anything else fails
+        assert isinstance(fk.algorithm(text), fk.Algorithm)
+
+
+def test_the_canonical_text_makes_the_same_algorithm():
+    for text in ("FedProx: mu=1e-1 , lr=1e+0 + GEL:steps=25%", "fedyogi:beta2=0.5+gel", "fedadam:v_init=none"):
+        algorithm = fk.algorithm(text)
+        again = fk.algorithm(algorithm.spec)
+        assert again == algorithm
+        assert again.spec == algorithm.spec
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_rebuilt_from_its_parameters(name):
+    algorithm = fk.algorithm(name)
+    assert nameable(algorithm)
+    assert rebuild(algorithm.parameters(), algorithm.spec) == algorithm
+
+
+class OwnWeights(fk.Uniform):
+    pass
+
+
+class OwnOptimizer(fk.SGD):
+    pass
+
+
+class OwnRule(fk.Rule):
+    pass
+
+
+class Proximal(fk.Rule):  # not ours, although it is called so
+    pass
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"weights": OwnWeights()},
+        {"client": OwnOptimizer()},
+        {"server": OwnOptimizer()},
+        {"rules": [OwnRule()]},
+        {"rules": [Proximal()]},
+    ],
+)
+def test_an_algorithm_with_parts_of_the_users_own_is_not_nameable(parts):
+    assert not nameable(fk.Algorithm(**parts))
