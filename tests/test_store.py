@@ -215,6 +215,14 @@ def test_files_one_has_are_found_below_a_folder_checked_and_kept(home, tmp_path,
     assert file.exists() and everything(home) == ["toy/toy.bin"]
 
 
+@pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
+def test_an_archive_one_has_is_unpacked_and_stays_where_it_is(home, tmp_path, toy, suffix):
+    archive = tmp_path / f"download{suffix}"
+    archive.write_bytes((tar if suffix == ".tar.gz" else zipped)({"deep/toy.bin": CONTENT}))
+    assert (store.add("toy", archive) / "toy.bin").read_bytes() == CONTENT
+    assert archive.exists() and everything(home) == ["toy/toy.bin"]
+
+
 def test_adding_again_replaces_what_was_there(tmp_path, toy):
     for content in (b"one", b"two"):
         (tmp_path / "toy.bin").write_bytes(content)

@@ -173,7 +173,11 @@ SETS: tuple[DataSet, ...] = (
         "NIST SD-19, a work of the US government",
         (("fed_emnist_train.h5", "fed_emnist_test.h5"), ("train/*.json", "test/*.json")),
         _either("train", _leaf, lambda f: [next(read.hdf5(x, ("pixels", "label"), 1)) for x in f.glob("*.h5")]),
-        _from("https://storage.googleapis.com/tff-datasets-public/", ("fed_emnist.tar.bz2",)),
+        _from(
+            "https://storage.googleapis.com/tff-datasets-public/",
+            ("fed_emnist.tar.bz2",),
+            "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+        ),
     ),
     DataSet(
         "shakespeare",
@@ -238,6 +242,8 @@ SETS: tuple[DataSet, ...] = (
         _from(
             "https://storage.googleapis.com/tff-datasets-public/",
             ("stackoverflow.tar.bz2", "stackoverflow.word_count.tar.bz2"),
+            "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2",
+            "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
         ),
         largest=2**36,
     ),
@@ -245,7 +251,7 @@ SETS: tuple[DataSet, ...] = (
         "gldv2",
         "Google Landmarks v2, 164,172 photographs by 1,262 people",
         "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
-        "pictures: CC licences of their own; split: CC BY 4.0",
+        "pictures: CC licences of their own",
         (("images", "federated_train.csv", "test.csv"),),
         lambda f: _mapping(f, "federated_train.csv"),
         how="get the pictures (https://github.com/cvdfoundation/google-landmark) into a folder images/ and the "

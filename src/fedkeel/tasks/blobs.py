@@ -41,7 +41,7 @@ def blobs_wide(seed: int = 0) -> Task:
 def _task(name: str, text: str, classes: int, samples: int, hidden: tuple[int, ...], steps: int, seed: int) -> Task:
     check(is_count(seed, 0), name, "seed", "an integer >= 0", seed)
     return Task(
-        model=partial(_mlp, FEATURES, hidden, classes),
+        model=partial(mlp, FEATURES, hidden, classes),
         loss=cross_entropy,
         data=_data(classes, samples, seed),
         name=name,
@@ -52,7 +52,8 @@ def _task(name: str, text: str, classes: int, samples: int, hidden: tuple[int, .
     )
 
 
-def _mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Module:
+def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Dense layers with ReLU between them."""
     widths = [features, *hidden]
     layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

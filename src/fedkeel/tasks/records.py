@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from .. import draws
 from ..data import FederatedData, read, store
@@ -16,6 +15,7 @@ from ..errors import check, is_count
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
+from .blobs import mlp
 from .naming import spec
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -53,7 +53,7 @@ def wisdm(hidden: int = 64, seed: int = 0) -> Task:
     check(is_count(seed, 0), "wisdm", "seed", "an integer >= 0", seed)
     data = _activities(store.folder("wisdm"), seed)
     return Task(
-        model=partial(_mlp, data.x.shape[1], hidden, len(ACTIVITIES)),
+        model=partial(mlp, data.x.shape[1], (hidden,), len(ACTIVITIES)),
         loss=cross_entropy,
         data=data,
         name="wisdm",
@@ -62,10 +62,6 @@ def wisdm(hidden: int = 64, seed: int = 0) -> Task:
         budget=Epochs(1),
         spec=spec(wisdm, hidden=hidden, seed=seed),
     )
-
-
-def _mlp(features: int, hidden: int, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 @lru_cache(maxsize=2)

@@ -68,7 +68,7 @@ def agnews(
         data=_agnews(store.folder("agnews"), alpha, clients, partition, length, seed),
         name="agnews",
         batch_size=8,
-        lr=1.0,
+        lr=0.3,
         budget=UniformSteps(10, 25),
         target=0.85,
         spec=spec(agnews, alpha=alpha, clients=clients, partition=partition, length=length, seed=seed),
@@ -94,7 +94,7 @@ def newsgroups(
         data=_newsgroups(store.folder("newsgroups"), partition, clients, alpha, least, length, seed),
         name="newsgroups",
         batch_size=10,
-        lr=1.0,
+        lr=3.0,
         budget=Epochs(5),
         spec=spec(newsgroups, partition=partition, clients=clients, alpha=alpha, least=least, length=length, seed=seed),
     )
