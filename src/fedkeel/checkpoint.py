@@ -26,13 +26,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from . import wire
 from .errors import InputError
 from .flat import FlatModel
 from .memory import Memories
-from .round import Job, State
+from .round import State
 from .version import __version__
 
-STATE = Path("checkpoint", "state.safetensors")
+BLOCK = 2**22  # numbers written or read at a time
+STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
 
 
 def atomically(file: Path, write: Callable[[Path], None]) -> None:
@@ -52,7 +54,8 @@ def write_json(file: Path, value: Any) -> None:
     """Write JSON a person can read."""
 
     def write(beside: Path) -> None:
-        beside.write_text(json.dumps(value, indent=2) + "\n")
+        # A part of the user's own may hold anything; its repr is for people, and such a run says it is not rerunnable.
+        beside.write_text(json.dumps(value, indent=2, default=repr) + "\n")
 
     atomically(file, write)
 
@@ -85,12 +88,12 @@ def environment() -> dict[str, Any]:
 def save_model(folder: Path, module: torch.nn.Module) -> None:
     """Write `model.safetensors` under the module's own names."""
     tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    atomically(folder / "model.safetensors", lambda f: safetensors.torch.save_file(tensors, f))
+    atomically(folder / MODEL, lambda f: safetensors.torch.save_file(tensors, f))
 
 
 def load_model(folder: Path, model: FlatModel) -> None:
     """Read `model.safetensors` into an adopted model."""
-    file = folder / "model.safetensors"
+    file = folder / MODEL
     if not file.exists():
         raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
     model.module.load_state_dict(safetensors.torch.load_file(file))
@@ -108,10 +111,24 @@ def save_state(folder: Path, state: State) -> None:
         for slot, tables in state.memories.tables.items()
         for name, table in tables.items()
     }
-    about = {"round": state.round, "totals": state.totals, "clients": list(state.memories.row)}
-    tensors = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
-    metadata = {"fedkeel": json.dumps(about)}
-    atomically(folder / STATE, lambda f: safetensors.torch.save_file(tensors, f, metadata))
+    about: dict[str, Any] = {"round": state.round, "totals": state.totals}
+    about |= {"clients": list(state.memories.row), "rules": list(state.rules)}
+    atomically(folder / STATE, lambda f: _stream(f, tensors, {"fedkeel": json.dumps(about)}))
+
+
+def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write safetensors block by block: client memory may be larger than RAM, which the library's writer would need."""
+    head, order = wire.header(tensors, metadata)
+    with open(file, "wb") as out:
+        out.write(head)
+        for name in order:
+            for block in torch.split(tensors[name].detach().reshape(-1), BLOCK):
+                out.write(block.cpu().contiguous().view(torch.uint8).numpy().data)
+
+
+def ended(folder: Path) -> bool:
+    """Whether the last model was written and the checkpoint put away: after a crash in between, rounds are replayed."""
+    return (folder / MODEL).exists() and not (folder / STATE).exists()
 
 
 def drop_state(folder: Path) -> None:
@@ -119,20 +136,24 @@ def drop_state(folder: Path) -> None:
     shutil.rmtree(folder / STATE.parent, ignore_errors=True)
 
 
-def load_state(folder: Path, job: Job, device: str) -> State:
+def load_state(folder: Path, population: int, device: str) -> State:
     """Read a checkpoint back."""
     with safetensors.safe_open(folder / STATE, "pt", device=device) as file:
         about = json.loads(file.metadata()["fedkeel"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        names = list(file.keys())
+        tensors = {name: file.get_tensor(name) for name in names if not name.startswith("memory/")}
+        memories = Memories(population)
+        clients = np.array(about["clients"], dtype=np.int64)
+        for slot, name in (path.split("/")[1:] for path in names if path.startswith("memory/")):
+            rows = file.get_slice(f"memory/{slot}/{name}")
+            few = max(1, BLOCK // rows.get_shape()[1])
+            for b in range(0, len(clients), few):
+                memories.write(clients[b : b + few], {slot: {name: rows[b : b + few]}})
 
     def under(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    memories = Memories(len(job.task.data))
-    rules = {rule.slot: under(f"rules/{rule.slot}/") for rule in job.algorithm.rules}
-    kept = {rule.slot: values for rule in job.algorithm.rules if (values := under(f"memory/{rule.slot}/"))}
-    if kept:
-        memories.write(np.array(about["clients"], dtype=np.int64), kept)
+    rules = {slot: under(f"rules/{slot}/") for slot in about["rules"]}
     x, x0, at = tensors["x"], tensors["x0"], about["round"]
     return State(x, x0, under("buffers/"), under("optimizer/"), rules, memories, at, about["totals"])
 

@@ -57,7 +57,7 @@ class Run:
         """The trained model, with its buffers, in evaluation mode."""
         replica = self.flat.replica()
         replica.load(self.state.x, self.state.buffers)
-        return replica.module.eval()
+        return replica.give_back().eval()
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the run directory; a run with rounds left can be resumed from it."""
@@ -68,6 +68,8 @@ class Run:
         files.save_model(path, self.model())
         if self.status == "stopped":
             files.save_state(path, self.state)
+        else:
+            files.drop_state(path)
         return path
 
     def plot(self) -> None:
@@ -179,6 +181,9 @@ class Log:
 
     def open(self, history: History) -> None:
         if self.folder is not None:
+            if not history:  # what an earlier run left here is not ours
+                files.drop_state(self.folder)
+                (self.folder / files.MODEL).unlink(missing_ok=True)
             files.write_json(self.folder / "config.json", self.config)
             files.write_json(self.folder / "environment.json", files.environment())
             files.atomically(self.folder / "history.jsonl", history.write)
@@ -196,8 +201,6 @@ class Log:
     def close(self, run: Run) -> None:
         if self.folder is not None:
             run.save(self.folder)
-            if run.status != "stopped":
-                files.drop_state(self.folder)
 
 
 def _play(
@@ -307,7 +310,7 @@ def resume(
     with one_thread():
         engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
-            state = files.load_state(path, job, device)
+            state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
         else:  # killed before its first checkpoint
             state, history = first_state(job, model.flat.clone(), model.buffers()), History()
@@ -323,6 +326,9 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     dtype = DTYPES[config["dtype"]]
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
+    if (path / files.STATE).exists():  # the model may be older, from an earlier stop
+        state = files.load_state(path, len(task.data), "cpu")
+        return Run(config, History(row for row in history if row["round"] <= state.round), status, state, model)
     files.load_model(path, model)
     state = State(model.flat.clone(), x0, model.buffers(), {}, {}, Memories(len(task.data)), history.last("round") or 0)
     return Run(config, history, status, state, model)
@@ -331,6 +337,8 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
 def status_of(path: Path, config: dict[str, Any]) -> str:
     """How the run in this directory stands: "done", "diverged" or "stopped" (rounds are left)."""
     history = rows.read(path / "history.jsonl") if (path / "history.jsonl").exists() else History()
+    if not files.ended(path):
+        return "stopped"
     if history and history[-1]["dropped"] and not history[-1]["clients"]:
         return "diverged"
     return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -21,6 +21,7 @@ from .world import Ints
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, Memory, Rule
+    from .optim import Optimizer
 
 Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
 
@@ -93,7 +94,8 @@ class Part:
     def reports(self, algorithm: Algorithm) -> Reports:
         """The sums as means."""
         samples, norms, steps = (torch.cat(column) for column in (self.samples, self.norms, self.steps))
-        return Reports(self, algorithm.weighing.scale(samples, norms, steps))
+        weights = algorithm.weighing
+        return Reports(self, weights.scale(samples, norms, steps), weights.each(samples, norms))
 
     def means(self, algorithm: Algorithm) -> Slots:
         """The weighted mean of every rule's vectors, by rule and name."""
@@ -115,10 +117,10 @@ class Part:
 class Reports:
     """The uploads of a round as a rule's `server_step` sees them: means over the clients that reported."""
 
-    def __init__(self, part: Part, scale: Tensor) -> None:
-        self.part, self.scale, self._slot = part, scale, ""
+    def __init__(self, part: Part, scale: Tensor, raw: Tensor) -> None:
+        self.part, self.scale, self.raw, self._slot = part, scale, raw, ""
 
-    def of(self, rule: Rule) -> Reports:
+    def of(self, rule: Rule | Optimizer) -> Reports:
         """The same reports, seen by this rule."""
         self._slot = rule.slot
         return self
@@ -134,6 +136,10 @@ class Reports:
     def values(self, name: str) -> Tensor:
         """A scalar, client by client, `[clients, 1]` in cohort order."""
         return torch.cat([slots[self._slot][name] for slots in self.part.scalars])
+
+    def average(self, name: str) -> Tensor:
+        """The mean of a scalar, clients counting as they do in the update (their weights made to sum to one)."""
+        return (self.raw * self.values(name)).sum() / self.raw.sum()
 
     @property
     def samples(self) -> Tensor:
@@ -229,21 +235,30 @@ def _count(part: Part, what: str, vectors: dict[str, Tensor], scalars: list[str]
 
 @lru_cache(maxsize=256)
 def _overhead(shape: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], scalars: tuple[str, ...]) -> int:
-    # The header holds names, shapes and offsets; expand() gives tensors of the right shape that own no memory.
+    # expand() gives tensors of the right shape that own no memory
     tensors = {f"v/{k}": torch.zeros((), dtype=dtype).expand(size) for k, size, dtype in shape}
     tensors |= {f"s/{k}": torch.zeros((), dtype=torch.float64) for k in scalars}
-    # safetensors lays tensors out by falling alignment, then by name
+    return len(header(tensors)[0]) + 8 * len(scalars)
+
+
+CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+
+
+def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[str]]:
+    """The head of a safetensors file, and the order in which the tensors' bytes follow it.
+
+    >>> head, order = header({"b": torch.zeros(1), "a": torch.zeros(1)})
+    >>> len(head) % 8, order
+    (0, ['a', 'b'])
+    """
+    # as the library lays them out: by falling alignment, then by name
     order = sorted(tensors, key=lambda k: (-tensors[k].element_size(), k))
-    header, end = {}, 0
-    names = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16",
-             torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+    told: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
     for k in order:
-        size = tensors[k].numel() * tensors[k].element_size()
-        header[k] = {
-            "dtype": names[tensors[k].dtype],
-            "shape": list(tensors[k].shape),
-            "data_offsets": [end, end + size],
-        }
-        end += size
-    text = len(json.dumps(header, separators=(",", ":")))
-    return 8 + -(-text // 8) * 8 + 8 * len(scalars)
+        begin, end = end, end + tensors[k].numel() * tensors[k].element_size()
+        told[k] = {"dtype": CODES[tensors[k].dtype], "shape": list(tensors[k].shape), "data_offsets": [begin, end]}
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, order

@@ -16,6 +16,9 @@ from fedkeel.conformance import MODES, toy, toy_world
 from fedkeel.engine.local import Local
 from fedkeel.recipes import RECIPES
 
+# FedHBM's settings here are unstable in the long run, which its warning says; these runs are short.
+pytestmark = pytest.mark.filterwarnings("ignore::fedkeel.StabilityWarning")
+
 
 def slope_of(model, task, scale):
     """`scale` times the gradient of the mean loss over everybody's samples, left in .grad."""
@@ -54,11 +57,41 @@ class Entry:
     knobs: str = ""  # settings under which every knob is alive
     others: Mapping[str, Any] = field(default_factory=dict)  # as in check_knobs
     gel: str | None = "+gel"  # the part that adds guesses; None where guesses make no sense or are there already
-    penalties: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # by rule slot
+    penalties: Mapping[str, Any] = field(default_factory=dict)  # by rule slot; NOT_A_SLOPE where there is none
+    rounds: int = 2  # that it takes every knob to show
+    quiet: tuple[str, ...] = ()  # keys that change traffic or what is evaluated, and no parameter
 
 
-def sgd(scale=1.0, **keys):
-    return (f"lr={LR}", lambda p: torch.optim.SGD(p, lr=LR, **keys), scale)
+def sgd(scale=1.0, settings="", **keys):
+    return (f"lr={LR}" + (settings and f",{settings}"), lambda p: torch.optim.SGD(p, lr=LR, **keys), scale)
+
+
+NOT_A_SLOPE = None  # it rescales or replaces the gradient, or keeps it: worked numbers cover it
+
+
+def linear(*, memory=(), sent=()):
+    """Penalty <c, y> of a rule that adds c: the named vectors with their signs; and what puts them in place."""
+
+    def slot(at):
+        return next(iter(at.memory_all))
+
+    def prepare(at):
+        shape = torch.arange(1.0, 1 + len(at.x), dtype=at.x.dtype)
+        at.sent_all[slot(at)] |= {name: i * shape for i, (name, _) in enumerate(sent, 2)}
+        for i, (name, _) in enumerate(memory, 5):
+            at.memory_all[slot(at)][name] = i * shape.expand(len(at.steps), -1)
+
+    def penalty(y, at):
+        vectors = [sign * at.memory_all[slot(at)][name] for name, sign in memory]
+        vectors += [sign * at.sent_all[slot(at)][name] for name, sign in sent]
+        return sum((vector * y).sum(1, keepdim=True) for vector in vectors)
+
+    return penalty, prepare
+
+
+def feddyn_penalty():
+    pull, prepare = linear(memory=[("gi", -1)])
+    return lambda y, at: pull(y, at) + 0.005 * ((y - at.x) ** 2).sum(1, keepdim=True), prepare
 
 
 def no_loss(y, at):
@@ -109,9 +142,89 @@ TABLE = {
         penalties={"guess": no_loss},
     ),
 }
+DRIFTS = {
+    "scaffold": Entry(
+        neutral=None,  # its control variates are there from round 2 on
+        central=None,  # with unequal clients uniform weights are not the mean loss; Example A has the numbers
+        others={"scaffold.control": "gradient_mean", "scaffold.option": 1},
+        knobs="weight_decay=0.1",  # both controls agree without it
+        gel=None,  # refused: guesses need momentum
+        penalties={"scaffold": linear(memory=[("ci", -1)], sent=[("c", 1)])},
+        quiet=("rebuild",),
+    ),
+    "feddyn": Entry(
+        neutral=None,  # alpha > 0
+        central=None,  # as scaffold
+        others={"feddyn.evaluate": "cohort"},
+        penalties={"feddyn": feddyn_penalty()},
+        quiet=("evaluate",),
+    ),
+    "adabest": Entry(
+        neutral="mu=0,beta=0,weights=samples",
+        central=None,  # as scaffold
+        penalties={"adabest": linear(memory=[("hi", -1)])},
+    ),
+    "mime": Entry(
+        neutral=None,  # its gradients are corrected from the first step on
+        central=sgd(settings="weights=samples"),
+        penalties={"mime": NOT_A_SLOPE},
+        others={"mime.convention": "paper"},
+        quiet=("convention",),  # beta = 0 here
+    ),
+    "mimemom": Entry(
+        neutral=None,  # beta = 0 is Mime
+        central=sgd(settings="weights=samples", momentum=0.9),
+        others={"mime.convention": "paper"},
+        penalties={"mime": NOT_A_SLOPE},
+    ),
+    "mimelite": Entry(
+        neutral="weights=samples",
+        central=sgd(settings="weights=samples"),
+        penalties={"mimelite": no_loss},
+        others={"mimelite.convention": "paper"},
+        quiet=("convention",),  # beta = 0 here
+    ),
+    "mimelitemom": Entry(
+        neutral="beta=0,weights=samples",
+        central=sgd(settings="weights=samples", momentum=0.9),
+        others={"mimelite.convention": "paper"},
+        penalties={"mimelite": NOT_A_SLOPE},
+    ),
+    "fedcm": Entry(neutral="alpha=1", central=None, penalties={"fedcm": NOT_A_SLOPE}),  # scales g; I2 has its equal
+    "fedadc": Entry(
+        neutral=None,  # divides by lr
+        near=("fedadc:beta_local=0,beta_global=0,lr=0.1", "fedavg:lr=0.1"),
+        central=sgd(momentum=0.9),
+        penalties={"fedadc": linear(sent=[("m", 0.9)])},
+    ),
+    "ghbm": Entry(
+        neutral="beta=0",
+        central=(f"lr={LR},tau=1", lambda p: torch.optim.SGD(p, LR, momentum=0.9), 1.0),
+        knobs="tau=2",
+        others={"ghbm.warmup": "clamp"},
+        rounds=4,
+    ),
+    "localghbm": Entry(
+        neutral="beta=0",
+        central=sgd(momentum=0.9),  # everybody, every round: the anchor is the last model
+        others={"localghbm.scale": "elapsed"},
+        rounds=4,
+    ),
+    "fedhbm": Entry(
+        neutral="beta=0",
+        central=None,  # anchors are the clients' own models, so it is no centralised method
+        others={"fedhbm.scale": "elapsed", "fedhbm.first": "shared"},
+        penalties={"fedhbm": NOT_A_SLOPE},  # it notes the push; after_step applies it
+        rounds=4,
+    ),
+}
+TABLE |= DRIFTS
 OTHER_VALUES = {
     "beta": 0.4, "mu": 0.3, "tau_eff": "steps", "steps": 2, "proxy": "last",
     "beta1": 0.4, "beta2": 0.4, "eps": 0.1, "v_init": 0.1, "bias_correction": "true",
+    "option": 1, "control": "gradient_mean", "alpha": 0.4, "adaptive": "true", "convention": "paper",
+    "beta_local": 0.4, "beta_global": 0.4, "a": 0.5, "tau": 1, "warmup": "clamp", "nesterov_push": "true",
+    "scale": "elapsed", "first": "shared",
 }  # fmt: skip
 NAMES = [name for name in RECIPES if name in TABLE]
 WHOLE = NAMES + [name + TABLE[name].gel for name in NAMES if TABLE[name].gel]
@@ -157,8 +270,12 @@ def test_the_near_neutral_setting_is_fedavg_to_rounding(name, mode, dtype, toler
     equal_steps = fk.World(cohort=4, budget=fk.FixedSteps(3))
     near, plain = (play(a, mode, world=equal_steps, dtype=dtype).params for a in TABLE[name].near)
     assert (near - plain).norm() <= tolerance * plain.norm()
-    unequal = play(TABLE[name].near[0], mode, dtype=dtype).params
-    assert not torch.allclose(unequal, play(TABLE[name].near[1], mode, dtype=dtype).params, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fednova_is_not_fedavg_when_steps_differ(mode):
+    one, two = (play(a, mode, dtype=torch.float64).params for a in TABLE["fednova"].near)
+    assert not torch.allclose(one, two, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -180,20 +297,25 @@ def test_one_step_of_everybody_is_the_centralised_optimizer(name, mode):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_knob_of_a_recipe_changes_the_result(name):
     entry = TABLE[name]
-    conformance.check_knobs(text(name, entry.knobs), entry.others)
+    slots = [rule.slot for rule in fk.algorithm(name).rules]
+    quiet = [f"{slot}.{key}" for slot in slots for key in entry.quiet]
+    conformance.check_knobs(text(name, entry.knobs), entry.others, quiet, rounds=entry.rounds)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_of_a_recipe_reaches_the_result(name):
     """The same through the grammar: a key that is read but not passed on would be dead there only."""
     settings = dict(pair.split("=") for pair in TABLE[name].knobs.split(",") if pair)
-    first = play(text(name, TABLE[name].knobs), "batched", rounds=2, dtype=torch.float64).params
+    rounds = TABLE[name].rounds
+    first = play(text(name, TABLE[name].knobs), "batched", rounds=rounds, dtype=torch.float64).params
     for key, default in RECIPES[name].keys.items():
+        if key in TABLE[name].quiet:
+            continue
         assert key in OTHER_VALUES, f"say another value of {name}:{key} in OTHER_VALUES"
         assert OTHER_VALUES[key] != default
         given = settings | {key: OTHER_VALUES[key]}
         changed = text(name, ",".join(f"{k}={v}" for k, v in given.items()))
-        moved = not torch.equal(first, play(changed, "batched", rounds=2, dtype=torch.float64).params)
+        moved = not torch.equal(first, play(changed, "batched", rounds=rounds, dtype=torch.float64).params)
         assert moved, f"{name}:{key} is a dead key"
 
 
@@ -201,8 +323,10 @@ def test_every_key_of_a_recipe_reaches_the_result(name):
 def test_a_gradient_term_is_the_slope_of_its_penalty(name):
     for rule in fk.algorithm(text(name, "mu=0.3" if "mu" in RECIPES[name].keys else "")).rules:
         if rule.defines("gradient") or rule.slot in TABLE[name].penalties:
-            assert rule.slot in TABLE[name].penalties or hasattr(rule, "penalty"), f"say the penalty of {rule.slot}"
-            conformance.check_gradient(rule, TABLE[name].penalties.get(rule.slot))
+            assert rule.slot in TABLE[name].penalties, f"say the penalty of {rule.slot}, or NOT_A_SLOPE"
+            known = TABLE[name].penalties[rule.slot]
+            if known is not NOT_A_SLOPE:
+                conformance.check_gradient(rule, *(known if isinstance(known, tuple) else (known,)))
 
 
 @pytest.mark.parametrize("name", WHOLE)

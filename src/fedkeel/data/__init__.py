@@ -183,8 +183,10 @@ class FederatedData:
         test = None
         if self.test is not None:
             test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
-        same = copy.copy(self)  # checked already
+        same = copy.copy(self)
         same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # what was checked may overflow now
+            same._validate()
         return same
 
     def _validate(self) -> None:

@@ -35,7 +35,9 @@ def chain(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor] | None:
         for layer in layers:
             if isinstance(layer, nn.Linear):
                 weight = next(parts).view(-1, layer.out_features, layer.in_features).mT
-                x = x @ weight if layer.bias is None else torch.baddbmm(next(parts)[:, None], x, weight)
+                rows = x.flatten(1, -2)
+                rows = rows @ weight if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, weight)
+                x = rows.view(*x.shape[:-1], layer.out_features)
             elif isinstance(layer, nn.Flatten):
                 x = x.flatten(layer.start_dim + 1 if layer.start_dim >= 0 else layer.start_dim, layer.end_dim)
             else:

@@ -22,6 +22,8 @@ class LSTM(nn.Module):
     torch.Size([4, 10, 16])
     """
 
+    client_axis = True
+
     def __init__(self, features: int, hidden: int, layers: int = 1, biases: int = 2) -> None:
         super().__init__()
         for name, value in (("features", features), ("hidden", hidden), ("layers", layers)):

@@ -49,7 +49,8 @@ def _data(users: int, seed: int) -> FederatedData:
     mixing = random.normal(0, 1, (FEATURES + 1, CLASSES, 1))
     mean = random.normal(random.normal(0, 1), 1, 1)
     # multivariate_normal factors the covariance anew at every call; factoring it once gives the same numbers.
-    _, spread, axes = np.linalg.svd(np.diag(np.arange(1, FEATURES + 1) ** -1.2))
+    # Powers by Python, as LEAF takes them: numpy's differ in the last bit.
+    _, spread, axes = np.linalg.svd(np.diag([j**-1.2 for j in range(1, FEATURES + 1)]))
     factor = np.sqrt(spread)[:, None] * axes
     train: list[tuple[np.ndarray, np.ndarray]] = []
     test: list[tuple[np.ndarray, np.ndarray]] = []

@@ -1,0 +1,126 @@
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedkeel as fk
+from fedkeel import checkpoint, memory
+from fedkeel.conformance import MODES, check_resume, toy, toy_world
+from fedkeel.memory import Memories
+from fedkeel.round import State
+
+STORES = pytest.mark.parametrize("in_ram", [2**31, 0], ids=["ram", "file"])
+writes = st.lists(st.tuples(st.sets(st.integers(0, 299), min_size=1, max_size=90), st.integers(1, 9)), max_size=6)
+
+
+@STORES
+@settings(derandomize=True, max_examples=25, deadline=None)
+@given(writes)
+def test_what_was_written_last_is_read_and_the_unseen_are_zero(in_ram, writes):
+    memories, model = Memories(300, in_ram), {}
+    for clients, value in writes:
+        index = np.array(sorted(clients))
+        rows = torch.from_numpy(index[:, None] * 10.0 + value).expand(-1, 3).contiguous()
+        memories.write(index, {"rule": {"a": rows, "b": -rows}})
+        model |= {client: client * 10.0 + value for client in clients}
+    slots, seen = memories.read(np.arange(300))
+    assert seen.tolist() == [int(c in model) for c in range(300)]
+    assert len(memories) == len(model)
+    if model:
+        want = torch.tensor([[model.get(c, 0.0)] * 3 for c in range(300)])
+        assert torch.equal(slots["rule"]["a"].float(), want)
+        assert torch.equal(slots["rule"]["b"].float(), -want)
+
+
+@STORES
+def test_what_is_read_is_a_copy(in_ram):
+    memories = Memories(10, in_ram)
+    memories.write(np.array([1]), {"r": {"a": torch.ones(1, 2)}})
+    memories.read(np.array([1]))[0]["r"]["a"].zero_()
+    assert memories.read(np.array([1]))[0]["r"]["a"].tolist() == [[1.0, 1.0]]
+
+
+def test_memory_grows_with_clients_seen_and_not_with_the_population():
+    memories = Memories(10**9, in_ram=2**62)
+    memories.write(np.array([5, 10**9 - 1]), {"r": {"a": torch.ones(2, 4)}})
+    assert memories.tables["r"]["a"].numel() <= 64 * 4
+
+
+def test_files_go_when_the_memories_go():
+    memories = Memories(10, in_ram=0)
+    memories.write(np.array([1]), {"r": {"a": torch.ones(1, 2)}})
+    folder = memories._folder
+    assert Path(folder).exists()
+    del memories
+    gc.collect()
+    assert not Path(folder).exists()
+
+
+class Mean(fk.Rule):
+    """Each client remembers a running mean of its own models and is pulled to it."""
+
+    def client_init(self, x, at):
+        return {"mean": x.clone()}
+
+    def gradient(self, g, y, at):
+        return g + 0.1 * (y - at.memory["mean"])
+
+    def finish(self, y, at):
+        return fk.Upload(), {"mean": 0.5 * (at.memory["mean"] + y)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_is_the_same_with_memory_in_a_file(mode, monkeypatch):
+    algorithm = fk.Algorithm(rules=[Mean()])
+    ram = fk.train(toy(), algorithm, toy_world(), 5, engine=mode)
+    monkeypatch.setattr(memory.Memories.__init__, "__defaults__", (0,))
+    file = fk.train(toy(), algorithm, toy_world(), 5, engine=mode)
+    assert file.state.memories._folder is not None
+    assert ram.state.memories._folder is None
+    assert torch.equal(ram.params, file.params)
+    check_resume(algorithm, mode)
+
+
+class Fragile(Mean):
+    """Client 0 fails to give a finite update in round 2."""
+
+    def extra(self, y, at):
+        if at.round == 2:
+            y[torch.from_numpy(at.clients == 0)] = torch.nan
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dropped_client_keeps_its_old_memory(mode):
+    algorithm, world = fk.Algorithm(rules=[Fragile()]), fk.World([[0, 1]], fk.FixedSteps(2))
+    first = fk.train(toy(), algorithm, world, 3, stop_after=1, engine=mode)
+    before = first.state.memories.read(np.arange(2))[0]["fragile"]["mean"].clone()
+    second = fk.train(toy(), algorithm, world, 3, stop_after=2, engine=mode)
+    after = second.state.memories.read(np.arange(2))[0]["fragile"]["mean"]
+    assert torch.equal(before[0], after[0])
+    assert not torch.equal(before[1], after[1])
+    assert [(row["clients"], row["dropped"]) for row in second.history] == [(0, 0), (2, 0), (1, 1)]
+
+
+def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, monkeypatch):
+    """A million parameters on 100,000 clients would need 400 GB: rows live in a file and are saved block by block."""
+    monkeypatch.setattr("fedkeel.checkpoint.BLOCK", 1000)
+    memories = Memories(population=100_000)
+    clients, rows = np.array([5, 99_999, 17]), torch.arange(3.0)[:, None] + torch.zeros(3, 1_000_000)
+    memories.write(clients, {"scaffold": {"ci": rows}})
+    assert memories._folder is not None
+    x = torch.zeros(3)
+    state = State(x, x, {}, {}, {"scaffold": {"c": x}}, memories, round=4)
+    checkpoint.save_state(tmp_path, state)
+    again = checkpoint.load_state(tmp_path, 100_000, "cpu")
+    kept, seen = again.memories.read(np.array([17, 5, 3]))
+    assert seen.tolist() == [1, 1, 0]
+    assert kept["scaffold"]["ci"][:, 0].tolist() == [2.0, 0.0, 0.0]
+    assert torch.equal(kept["scaffold"]["ci"][0], rows[2])
+    assert again.round == 4
+    names = set(safetensors.torch.load_file(tmp_path / checkpoint.STATE))  # the library reads what we wrote
+    assert names == {"x", "x0", "rules/scaffold/c", "memory/scaffold/ci"}
