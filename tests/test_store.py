@@ -42,6 +42,8 @@ class Server:
                 same = self.headers.get("If-Range") == f'"{server.version}"'
                 if server.ranges and self.headers.get("Range") and same:
                     begin = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
+                    if begin >= len(content):
+                        return self.send_error(416)
                     self.send_response(206)
                     self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
                 else:
@@ -110,6 +112,15 @@ def test_a_cut_connection_is_continued_where_it_stopped(home, toy, server):
     store.get("toy")
     assert server.asked == [None, "bytes=300000-"]
     assert (home / "toy" / "toy.bin").read_bytes() == CONTENT and everything(home) == ["toy/toy.bin"]
+
+
+def test_a_part_that_was_whole_already_is_fetched_anew(home, toy, server):
+    part = home / ".partial" / "toy" / "toy.bin.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT)
+    part.with_suffix(".tag").write_text('"v1"')
+    store.get("toy")
+    assert server.asked == [f"bytes={len(CONTENT)}-", None] and everything(home) == ["toy/toy.bin"]
 
 
 @pytest.mark.parametrize("change", ["version", "ranges"])

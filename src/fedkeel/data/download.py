@@ -54,18 +54,8 @@ def digest(file: Path) -> str:
 
 
 def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
-    had = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": f"fedkeel/{__version__}"}
-    # The rest of another version must never be glued on: without a mark of the version, begin anew.
-    if had and (mark := tag.read_text() if tag.exists() else ""):
-        headers |= {"Range": f"bytes={had}-", "If-Range": mark}
-    try:
-        answer: Any = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416:  # nothing beyond what we have: the part is of no use
-            _forget(part, tag)
-        raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
+    """Bring `part` to the end of the file, from where it stands."""
+    answer, had = _ask(url, part, tag)
     with answer:
         begin, total = _extent(answer, had)
         tag.write_text(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
@@ -79,6 +69,23 @@ def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
                     progress(part.name.removesuffix(".part"), done, total)
     if total is not None and done < total:
         raise ConnectionError(f"the connection was cut after {done:,} of {total:,} bytes")
+
+
+def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
+    """The server's answer to a request for what is missing, and how much is there."""
+    had = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": f"fedkeel/{__version__}"}
+    # The rest of another version must never be glued on: without a mark of the version, begin anew.
+    if had and (mark := tag.read_text() if tag.exists() else ""):
+        headers |= {"Range": f"bytes={had}-", "If-Range": mark}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE), had
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and had:  # nothing beyond what we have: begin anew
+            _forget(part, tag)
+            return _ask(url, part, tag)
+        raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
 
 
 def _write(out: Any, block: bytes) -> None:

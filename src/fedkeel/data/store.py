@@ -41,12 +41,11 @@ def present(name: str) -> bool:
 def folder(name: str) -> Path:
     """The folder of a set that is here; otherwise one line says how to get it.
 
-    >>> import os
-    >>> os.environ["FEDKEEL_DATA"] = "/nowhere"
-    >>> folder("cifar10")
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, FEDKEEL_DATA="/nowhere"):
+    ...     folder("cifar10")
     Traceback (most recent call last):
     fedkeel.errors.InputError: The data set 'cifar10' is not here: fedkeel data get cifar10 downloads it, ...
-    >>> del os.environ["FEDKEEL_DATA"]
     """
     if present(name):
         return root() / name

@@ -71,7 +71,7 @@ def encode(text: str) -> NDArray[np.int32]:
     """Characters as numbers.
 
     >>> encode("To be").tolist()
-    [45, 67, 1, 54, 57]
+    [44, 67, 1, 54, 57]
     """
     return np.array([CODES.get(character, CODES[" "]) for character in text], np.int32)
 
