@@ -30,9 +30,11 @@ def test_list_names_every_set_whether_it_is_here_and_how_to_get_it(capsys, tmp_p
     (tmp_path / "w8a").write_text("1 1:1\n")
     assert run("add", "w8a", tmp_path / "w8a") == 0
     assert run("list") == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line and line[0] != " "}
+    table, how = capsys.readouterr().out.split("What is missing:")
+    rows = {line.split()[0]: line for line in table.splitlines() if line}
     assert catalogue.KNOWN.keys() <= rows.keys()
     assert " yes " in rows["w8a"] and " no " in rows["cifar10"]
+    assert "cifar10: fedkeel data get cifar10" in how and "fedkeel data add celeba PATH" in how and "w8a" not in how
 
 
 def test_get_refuses_a_wrong_name_before_it_downloads_anything(monkeypatch):

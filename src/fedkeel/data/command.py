@@ -51,14 +51,15 @@ def list_sets(arguments: argparse.Namespace) -> int:
     """`fedkeel data list`."""
     from . import store
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "here", "what", "licence", "how"):
-        table.add_column(column, overflow="fold")
+    console = Console()
+    table = Table("name", "here", "what", "licence", box=None, pad_edge=False)
     for name, one in KNOWN.items():
-        here = store.present(name)
-        how = str(store.root() / name) if here else store.advice(one)
-        table.add_row(name, "yes" if here else "no", escape(one.title), escape(one.licence), escape(how))
-    Console().print(table)
+        table.add_row(name, "yes" if store.present(name) else "no", escape(one.title), escape(one.licence))
+    console.print(table)
+    console.print(f"\nThey live in {escape(str(store.root()))}. What is missing:", highlight=False, soft_wrap=True)
+    for name, one in KNOWN.items():
+        if not store.present(name):
+            console.print(f"  {name}: {escape(store.advice(one))}", highlight=False, soft_wrap=True)
     return 0
 
 

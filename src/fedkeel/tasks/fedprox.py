@@ -18,7 +18,9 @@ CLASSES, FEATURES = 10, 60
 
 
 def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: bool = False, seed: int = 0) -> Task:
-    """alpha: how much users' labellings differ; beta: how much their inputs do. Softmax regression, 610 parameters.
+    """FedProx's Synthetic(alpha, beta), made on the spot: 30 users, 10 classes; softmax regression, 610 parameters.
+
+    alpha: how much users' labellings differ; beta: how much their inputs do.
 
         u_k ~ N(0, alpha^2),  W_k, b_k ~ N(u_k, 1);   B_k ~ N(0, beta^2),  v_k ~ N(B_k, 1),  x ~ N(v_k, diag(j^-1.2))
         y = argmax(W_k x + b_k);   sizes 50 + int(LogNormal(4, 2))
