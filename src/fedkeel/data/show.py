@@ -106,7 +106,8 @@ def save(task: Task, file: Path) -> None:
                                    cmap="Blues", vmin=0, origin="lower")  # fmt: skip
             axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
             figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
-        axes[-1].hist(sizes, bins=min(40, max(1, int(sizes.max() - sizes.min()))))
+        low, high = int(sizes.min()), int(sizes.max())
+        axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
         axes[-1].set(xlabel="samples per client", ylabel="clients")
         try:
             figure.savefig(file, dpi=120)
