@@ -213,7 +213,7 @@ def test_lists_name_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "synthetic" in out
     assert "Proximal" in out
     assert main(["list", "tasks"]) == 0
-    assert "fedprox" not in capsys.readouterr().out
+    assert "fedyogi" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", RECIPES)

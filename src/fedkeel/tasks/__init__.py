@@ -7,9 +7,25 @@ from collections.abc import Callable
 from .. import grammar
 from ..errors import InputError, unknown
 from ..task import Task
+from .blobs import blobs_deep, blobs_wide
+from .cifar import cifar10, cifar10_small, cifar100
+from .digits import digits
+from .fedprox import synthetic_fedprox
+from .letters import femnist
+from .mnist import fmnist, mnist, mnist_writers
+from .photos import celeba, gldv2, inaturalist
+from .plays import shakespeare
+from .records import heart, wisdm
 from .synthetic import synthetic
+from .texts import agnews, newsgroups, sent140
+from .words import stackoverflow
 
-TASKS: dict[str, Callable[..., Task]] = {"synthetic": synthetic}
+ALL: tuple[Callable[..., Task], ...] = (
+    synthetic, synthetic_fedprox, blobs_deep, blobs_wide, digits, mnist, mnist_writers, fmnist, femnist,
+    cifar10, cifar10_small, cifar100, celeba, gldv2, inaturalist, shakespeare, agnews, newsgroups, sent140,
+    stackoverflow, heart, wisdm,
+)  # fmt: skip
+TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make for make in ALL}
 
 
 def get(text: str) -> Task:
@@ -30,4 +46,4 @@ def get(text: str) -> Task:
         raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
 
 
-__all__ = ["TASKS", "get", "synthetic"]
+__all__ = ["TASKS", "get", *(make.__name__ for make in ALL)]

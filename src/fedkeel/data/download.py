@@ -1,0 +1,113 @@
+"""One file over HTTP: continued where it was cut, checked by SHA-256, in place only when whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..version import __version__
+
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if the server says
+BLOCK = 2**20
+PATIENCE = 60  # seconds without a byte
+
+
+def download(url: str, file: Path, sha256: str | None = None, progress: Progress | None = None) -> Path:
+    """Fetch `url` into `file`. What was fetched before a cut is kept beside it and the next call continues there.
+
+    A checksum that differs or a full disk leaves nothing behind.
+    """
+    if file.exists():  # only whole files get their name
+        return file
+    part, tag = file.with_name(file.name + ".part"), file.with_name(file.name + ".tag")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _fetch(url, part, tag, progress)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _forget(part, tag)
+            raise InputError(f"No space left in {file.parent} for {url}; make room or set FEDKEEL_DATA.") from error
+        raise InputError(f"Cannot fetch {url}: {_reason(error)}. Try again: it continues where it stopped.") from error
+    except http.client.HTTPException as error:
+        raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
+    if sha256 is not None and (found := digest(part)) != sha256:
+        _forget(part, tag)
+        raise InputError(f"{url} is not the file we know: SHA-256 {found}, expected {sha256}. It was thrown away.")
+    os.replace(part, file)
+    tag.unlink(missing_ok=True)
+    return file
+
+
+def digest(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
+    """Bring `part` to the end of the file, from where it stands."""
+    answer, had = _ask(url, part, tag)
+    with answer:
+        begin, total = _extent(answer, had)
+        tag.write_text(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
+        done = begin
+        with open(part, "r+b" if begin else "wb") as out:
+            out.seek(begin)
+            while block := answer.read(BLOCK):
+                _write(out, block)
+                done += len(block)
+                if progress is not None:
+                    progress(part.name.removesuffix(".part"), done, total)
+    if total is not None and done < total:
+        raise ConnectionError(f"the connection was cut after {done:,} of {total:,} bytes")
+
+
+def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
+    """The server's answer to a request for what is missing, and how much is there."""
+    had = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": f"fedkeel/{__version__}"}
+    # The rest of another version must never be glued on: without a mark of the version, begin anew.
+    if had and (mark := tag.read_text() if tag.exists() else ""):
+        headers |= {"Range": f"bytes={had}-", "If-Range": mark}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE), had
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and had:  # nothing beyond what we have: begin anew
+            _forget(part, tag)
+            return _ask(url, part, tag)
+        raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
+
+
+def _write(out: Any, block: bytes) -> None:
+    out.write(block)
+
+
+def _extent(answer: Any, had: int) -> tuple[int, int | None]:
+    """Where in the file this answer begins, and how long the whole file is."""
+    if answer.status == 206:
+        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        if match and int(match[1]) == had:
+            return had, None if match[2] == "*" else int(match[2])
+        raise ConnectionError("the server answered with another part than asked for")
+    length = answer.headers.get("Content-Length")
+    return 0, int(length) if length is not None else None
+
+
+def _reason(error: OSError) -> str:
+    why = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(why) or type(error).__name__
+
+
+def _forget(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,44 @@
+"""What all readers share: opening a file, and saying what is wrong with it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ...errors import InputError
+
+
+@contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while reading `file` into one line that names it.
+
+    >>> with reading(Path("numbers.txt"), "a list of numbers"):
+    ...     int("seven")
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: numbers.txt cannot be read as a list of numbers: invalid literal for int() ...
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{file} is not there.") from error
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, OverflowError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{file} cannot be read as {what}: {why.rstrip('.')}.") from error
+
+
+def opened(file: Path) -> BinaryIO:
+    """The file's bytes, unzipped when it is gzip (told by its first bytes, not by its name)."""
+    with open(file, "rb") as handle:
+        zipped = handle.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(file, "rb")) if zipped else open(file, "rb")
+
+
+def broken(file: Path, why: str) -> InputError:
+    """The error for a file that is not what it should be."""
+    return InputError(f"{file} is damaged or not the expected file: {why}.")

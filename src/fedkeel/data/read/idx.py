@@ -1,0 +1,48 @@
+"""IDX, the format of MNIST, Fashion-MNIST, EMNIST and (as 32-bit integers) of the QMNIST labels."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .files import broken, opened, reading
+
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+LARGEST = 2**33  # bytes; a header that promises more is not believed
+
+
+def idx(file: Path) -> NDArray[Any]:
+    """The array in an IDX file, plain or gzipped, in the machine's byte order.
+
+    The header is two zero bytes, a type code, the number of axes, and each length as a big-endian 32-bit integer.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "labels-idx1-ubyte")
+    ...     _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]))
+    ...     idx(file).tolist()
+    [7, 2, 1]
+    """
+    with reading(file, "IDX"), opened(file) as stream:
+        head = stream.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES or not head[3]:
+            raise broken(file, f"it does not start like IDX (first bytes {head.hex(' ') or 'missing'})")
+        axes = stream.read(4 * head[3])
+        if len(axes) < 4 * head[3]:
+            raise broken(file, "it ends inside its header")
+        shape = struct.unpack(f">{head[3]}I", axes)
+        kind = np.dtype(TYPES[head[2]])
+        size = math.prod(shape) * kind.itemsize
+        if size > LARGEST:
+            raise broken(file, f"its header promises {size:,} bytes")
+        content = stream.read(size + 1)
+    if len(content) != size:
+        found = "more" if len(content) > size else f"{len(content):,}"
+        raise broken(file, f"its header promises {size:,} bytes of values, it has {found}")
+    array = np.frombuffer(content, kind).reshape(shape)
+    return array.astype(kind.newbyteorder("="))

@@ -1,0 +1,72 @@
+"""Plays by speaking role: Jon Bosak's XML, or JSON lines with `play`, `role` and `speeches`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from .files import broken, reading
+from .tables import lines
+
+
+class Role(NamedTuple):
+    """All that one role says in one play, in order."""
+
+    play: str
+    name: str
+    speeches: list[str]
+
+
+def roles(path: Path) -> list[Role]:
+    """The roles of a JSON-lines file, of one play in XML, or of all `*.xml` plays of a folder."""
+    if path.is_dir():
+        files = sorted(path.glob("*.xml"))
+        if not files:
+            raise broken(path, "it holds no play in XML")
+        return [role for file in files for role in play(file)]
+    if path.suffix == ".xml":
+        return play(path)
+    found = []
+    for line in lines(path, ("play", "role", "speeches")):
+        if not isinstance(line["speeches"], list) or not all(isinstance(s, str) for s in line["speeches"]):
+            raise broken(path, f"the speeches of {line['role']} are not a list of texts")
+        found.append(Role(str(line["play"]), str(line["role"]), line["speeches"]))
+    if not found:
+        raise broken(path, "it has no roles")
+    return found
+
+
+def play(file: Path) -> list[Role]:
+    """The roles of one play: lines joined by line breaks, stage directions left out; a speech of two counts for both.
+
+    Names are in capitals: the plays write one role now so, now otherwise.
+
+
+    >>> import tempfile
+    >>> text = "<PLAY><TITLE>T</TITLE><SPEECH><SPEAKER>A</SPEAKER><LINE>To be</LINE><LINE>or not</LINE></SPEECH></PLAY>"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "t.xml").write_text(text)
+    ...     play(Path(folder, "t.xml"))
+    [Role(play='T', name='A', speeches=['To be\\nor not'])]
+    """
+    with reading(file, "a play in XML"):
+        try:
+            tree = ElementTree.parse(file).getroot()
+        except ElementTree.ParseError as error:
+            raise broken(file, str(error)) from error
+    title = tree.findtext("TITLE")
+    if tree.tag != "PLAY" or not title:
+        raise broken(file, "it is not a <PLAY> with a <TITLE>")
+    said: dict[str, list[str]] = {}
+    for speech in tree.iter("SPEECH"):
+        words = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
+        for speaker in speech.findall("SPEAKER"):
+            if (name := (speaker.text or "").strip().upper()) and words:
+                said.setdefault(name, []).append(words)
+    return [Role(title, name, speeches) for name, speeches in said.items()]
+
+
+def _spoken(line: ElementTree.Element) -> str:
+    """The words of a line without the stage directions inside it."""
+    return " ".join(((line.text or "") + "".join(inner.tail or "" for inner in line)).split())

@@ -1,0 +1,115 @@
+"""A picture of how a task's data differ between clients: who holds which labels, and how much."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+
+from ..errors import InputError, MissingExtra
+from ..task import Task
+from . import FederatedData
+
+SHADES = " ░▒▓█"
+BARS = " ▏▎▍▌▋▊▉█"
+WIDTH, ROWS, BINS = 64, 20, 8
+
+
+def holdings(data: FederatedData) -> NDArray[np.int64] | None:
+    """How many samples of each label each client holds, `[clients, labels]`; None when targets are not labels.
+
+    >>> holdings(FederatedData.from_arrays([[0.0]] * 4, [0, 2, 2, 0], clients=[0, 0, 1, 0])).tolist()
+    [[2, 0, 1], [0, 0, 1]]
+    """
+    if data.y.is_floating_point() or data.y.ndim != 1:
+        return None
+    y, clients = data.y.numpy().astype(np.int64), np.repeat(np.arange(len(data)), np.diff(data.offsets))
+    labels = int(y.max()) + 1
+    return np.bincount(clients * labels + y, minlength=len(data) * labels).reshape(len(data), labels)
+
+
+def draw(task: Task, console: Console) -> None:
+    """Draw labels by client and the histogram of sizes in the terminal."""
+    data = task.data
+    sizes = np.diff(data.offsets)
+    title = f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"
+    held = holdings(data)
+    if held is not None:
+        own = (held > 0).sum(1)
+        title += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
+    console.print(escape(title))
+    if held is not None:
+        console.print("labels by client (left to right); darker: a larger share of the client's samples")
+        for line in shaded(held):
+            console.print(escape(line), highlight=False)
+    console.print(f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}")
+    for line in bars(sizes):
+        console.print(escape(line), highlight=False)
+
+
+def shaded(held: NDArray[np.int64]) -> list[str]:
+    """A row of shades per label (labels beyond 20 in groups), a column per client (or per group of clients).
+
+    >>> shaded(np.array([[4, 0], [1, 3]]))
+    ['0 █░', '1  ▓']
+    """
+    share = held / held.sum(1, keepdims=True)
+    clients = np.array_split(np.arange(len(held)), min(WIDTH, len(held)))
+    labels = np.array_split(np.arange(held.shape[1]), min(ROWS, held.shape[1]))
+    width = len(str(held.shape[1] - 1))
+    rows = []
+    for group in labels:
+        cells = [share[part][:, group].sum(1).mean() for part in clients]
+        # anything at all must be seen
+        marks = [SHADES[max(int(cell > 0), min(4, round(float(cell) * 4)))] for cell in cells]
+        rows.append(f"{group[0]:>{width}} {''.join(marks)}")
+    return rows
+
+
+def bars(sizes: NDArray[np.int64]) -> list[str]:
+    """A histogram lying on its side.
+
+    >>> bars(np.array([5, 5, 5]))
+    ['5  3 ████████████████████████████████████████']
+    """
+    low, high = int(sizes.min()), int(sizes.max())
+    edges = np.unique(np.linspace(low, high + 1, min(BINS, high + 1 - low) + 1).astype(np.int64))
+    counts = np.histogram(sizes, edges)[0]
+    names = [f"{a:,}" if b - a == 1 else f"{a:,}-{b - 1:,}" for a, b in pairwise(edges)]
+    rows = []
+    for name, count in zip(names, counts, strict=True):
+        length = 320 * int(count) // int(counts.max())
+        bar = BARS[8] * (length // 8) + BARS[length % 8].strip()
+        rows.append(f"{name:<{max(map(len, names))}}  {count:>{len(str(counts.max()))}} {bar}".rstrip())
+    return rows
+
+
+def save(task: Task, file: Path) -> None:
+    """Write the same two pictures as one PNG (or whatever the file's ending asks for)."""
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+        figure_of: Any = importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
+    held, sizes = holdings(task.data), np.diff(task.data.offsets)
+    with matplotlib.rc_context():
+        figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
+        axes = figure.subplots(2 if held is not None else 1, 1, squeeze=False)[:, 0]
+        if held is not None:
+            shown = axes[0].imshow((held / held.sum(1, keepdims=True)).T, aspect="auto", interpolation="nearest",
+                                   cmap="Blues", vmin=0, origin="lower")  # fmt: skip
+            axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
+            figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
+        low, high = int(sizes.min()), int(sizes.max())
+        axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
+        axes[-1].set(xlabel="samples per client", ylabel="clients")
+        try:
+            figure.savefig(file, dpi=120)
+        except (OSError, ValueError) as error:
+            raise InputError(f"Cannot write {file}: {error}.") from error

@@ -1,0 +1,165 @@
+"""Where data sets live on disk, and how they get there: `FEDKEEL_DATA/NAME/`, by default below ~/.cache/fedkeel.
+
+A set's folder appears whole or not at all: files are gathered beside it, checked, and moved in one step.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import InputError, unknown
+from .catalogue import KNOWN, DataSet
+from .download import Progress, download
+from .unpack import is_archive, unpack
+
+
+def root() -> Path:
+    """The folder of all data sets: `FEDKEEL_DATA`, else ~/.cache/fedkeel."""
+    return Path(os.environ.get("FEDKEEL_DATA") or "~/.cache/fedkeel").expanduser()
+
+
+def known(name: str) -> DataSet:
+    """What is known about the set of this name.
+
+    >>> known("cifar10").home
+    'https://www.cs.toronto.edu/~kriz/cifar.html'
+    """
+    if name not in KNOWN:
+        raise unknown("data set", name, KNOWN)
+    return KNOWN[name]
+
+
+def present(name: str) -> bool:
+    """Whether the set is here."""
+    return (root() / known(name).name).is_dir()
+
+
+def folder(name: str) -> Path:
+    """The folder of a set that is here; otherwise one line says how to get it.
+
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, FEDKEEL_DATA="/nowhere"):
+    ...     folder("cifar10")
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: The data set 'cifar10' is not here: fedkeel data get cifar10 downloads it, ...
+    """
+    if present(name):
+        return root() / name
+    raise InputError(f"The data set '{name}' is not here: {advice(known(name))}.")
+
+
+def advice(one: DataSet) -> str:
+    """How to get a set, in half a sentence."""
+    if one.sources:
+        return f"fedkeel data get {one.name} downloads it, fedkeel data add {one.name} PATH takes files you have"
+    return f"{one.how}, then fedkeel data add {one.name} PATH"
+
+
+def get(name: str, progress: Progress | None = None) -> Path:
+    """Download a set, unless it is here; a download that was cut is continued."""
+    one = known(name)
+    if present(name):
+        return root() / name
+    if not one.sources:
+        raise InputError(f"The data set '{name}' has no direct download: {advice(one)}.")
+    fetched = root() / ".partial" / name  # outlives a cut, so that the next call continues
+    with _workshop(name) as shop:
+        files = [download(source.url, fetched / source.file, source.sha256, progress) for source in one.sources]
+        try:
+            home = _install(one, _unpacked(one, files, shop), shop, move=True)
+        except InputError:  # whole and still not what it should be: the next call must not meet it again
+            shutil.rmtree(fetched)
+            raise
+        shutil.rmtree(fetched)
+        return home
+
+
+def _unpacked(one: DataSet, files: list[Path], shop: Path) -> Path:
+    """A folder in the workshop with these files, archives unpacked."""
+    gathered = shop / "gathered"
+    gathered.mkdir()
+    for file in files:
+        if is_archive(file):
+            unpack(file, gathered, one.largest)
+        else:
+            os.replace(file, gathered / file.name)
+    return gathered
+
+
+def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
+    """Use files one has: find them at or below `path`, check them, and copy (or link) them into the store."""
+    one, source = known(name), Path(path).expanduser().resolve()
+    if not source.exists():
+        raise InputError(f"{source} is not there.")
+    with _workshop(name) as shop:
+        if source.is_file() and is_archive(source) and not _matches_any(one, source):
+            return _install(one, _unpacked(one, [source], shop), shop, move=True)
+        return _install(one, source, shop, link)
+
+
+def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: bool = False) -> Path:
+    """Gather the set's files in the workshop, check them there, then move them in place in one step."""
+    ready = shop / "ready"
+    ready.mkdir()
+    for target, file in _gather(one, source).items():
+        (ready / target).parent.mkdir(parents=True, exist_ok=True)
+        if move:
+            os.replace(file, ready / target)
+        elif link:
+            (ready / target).symlink_to(file, target_is_directory=file.is_dir())
+        elif file.is_dir():
+            shutil.copytree(file, ready / target)
+        else:
+            shutil.copyfile(file, ready / target)
+    one.check(ready)
+    home = root() / one.name
+    if home.exists():
+        os.replace(home, shop / "old")
+    os.replace(ready, home)
+    return home
+
+
+def _gather(one: DataSet, source: Path) -> dict[str, Path]:
+    """Path in the set's folder -> file found, for the first group of files that is complete."""
+    missing: list[str] = []
+    for group in one.files:
+        found = {pattern: _matches(pattern, source) for pattern in group}
+        missing = [pattern for pattern, files in found.items() if not files]
+        if not missing:
+            return {target: file for files in found.values() for target, file in files.items()}
+    groups = "; or ".join(", ".join(group) for group in one.files)
+    raise InputError(f"{source} does not hold {one.name}: {missing[0]} is missing. Needed: {groups}.")
+
+
+def _matches_any(one: DataSet, file: Path) -> bool:
+    return any(_matches(pattern, file) for group in one.files for pattern in group)
+
+
+def _matches(pattern: str, source: Path) -> dict[str, Path]:
+    """Files below `source` that meet a pattern, by their place in the set; the least deep ones count."""
+    parts = len(Path(pattern).parts)
+    if source.is_file():
+        return {source.name: source} if parts == 1 and source.match(pattern) else {}
+    found = sorted(source.rglob(pattern), key=lambda file: (len(file.parts), file))
+    found = [file for file in found if len(file.parts) == len(found[0].parts)]
+    if len({file.parents[parts - 1] for file in found}) > 1:
+        raise InputError(f"{pattern} is found more than once: {found[0]} and {found[-1]}. Name the folder of one.")
+    return {str(Path(*file.parts[-parts:])): file for file in found}
+
+
+@contextmanager
+def _workshop(name: str) -> Iterator[Path]:
+    """A folder beside the sets (same disk, so that a move is one step), gone when the work is done or has failed."""
+    path = root() / ".work" / f"{name}.{os.getpid()}"
+    try:
+        path.mkdir(parents=True)
+        yield path
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"Cannot put {name} into {root()}: {why}. Make room, or set FEDKEEL_DATA.") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

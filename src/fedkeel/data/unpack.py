@@ -1,0 +1,85 @@
+"""Archives unpacked without trust: nothing outside the target, no links, no more bytes than allowed."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from ..errors import InputError
+
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+SINGLE: dict[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open, ".lzma": lzma.open}
+MEMBERS = 10_000_000
+BLOCK = 2**20
+
+
+def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
+    """Unpack a tar, a zip or a single compressed file; gzipped single files stay as they are, readers take them so.
+
+    largest: bytes all of its files may have together, counted while they are written.
+    """
+    left = largest
+    try:
+        for name, stream in _members(archive):
+            target = _inside(into, name, archive)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "wb") as out:
+                while block := stream.read(BLOCK):
+                    left -= len(block)
+                    if left < 0:
+                        raise InputError(f"{archive} unpacks to more than {largest:,} bytes; it was not unpacked.")
+                    out.write(block)
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, NotImplementedError) as error:
+        raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
+    except OSError as error:
+        if error.errno is not None:  # the disk's fault, not the archive's
+            raise
+        raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
+
+
+def is_archive(file: Path) -> bool:
+    """Whether this is something to unpack, by its name.
+
+    >>> is_archive(Path("a.tar.gz")), is_archive(Path("train-images-idx3-ubyte.gz"))
+    (True, False)
+    """
+    return file.name.endswith((".zip", *TARS, *SINGLE))
+
+
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    if archive.name.endswith(TARS):
+        with tarfile.open(archive) as tar:
+            for count, member in enumerate(tar):
+                _few(count, archive)
+                if member.issym() or member.islnk() or member.isdev():
+                    raise InputError(f"{archive} holds {member.name}, which is not a plain file; it was not unpacked.")
+                if stream := tar.extractfile(member):
+                    yield member.name, stream
+    elif archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as packed:
+            for count, entry in enumerate(packed.infolist()):
+                _few(count, archive)
+                if not entry.is_dir():
+                    with packed.open(entry) as stream:
+                        yield entry.filename, stream
+    else:
+        with SINGLE[archive.suffix](archive) as stream:
+            yield archive.stem, stream
+
+
+def _few(count: int, archive: Path) -> None:
+    if count >= MEMBERS:
+        raise InputError(f"{archive} holds more than {MEMBERS:,} files; it was not unpacked.")
+
+
+def _inside(into: Path, name: str, archive: Path) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or not path.parts:
+        raise InputError(f"{archive} holds '{name}', which would land outside; it was not unpacked.")
+    return into / path

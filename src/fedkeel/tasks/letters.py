@@ -1,0 +1,65 @@
+"""FEMNIST: letters and digits by the people who wrote them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data import FederatedData, read, store
+from ..errors import InputError, check
+from ..models import MODELS
+from ..task import Task, cross_entropy
+from ..world import Epochs, UniformSteps
+from .naming import spec
+from .splitting import Pair
+
+
+def femnist(setting: str = "gel") -> Task:
+    """Federated EMNIST, 62 classes, a client for each writer, from LEAF's JSON or TensorFlow Federated's HDF5.
+
+    setting: "gel" (CNN of 608,702 parameters, budgets of 4 to 20 steps) or "fathom" (CNN of 1,206,590, one epoch).
+    """
+    check(setting in ("gel", "fathom"), "femnist", "setting", "gel or fathom", setting)
+    gel = setting == "gel"
+    return Task(
+        model=MODELS["gel_cnn" if gel else "fathom_cnn"],
+        loss=cross_entropy,
+        data=_data(store.folder("femnist")),
+        name="femnist",
+        batch_size=20,
+        lr=0.02 if gel else 0.1,
+        budget=UniformSteps(4, 20) if gel else Epochs(1),
+        target=0.76 if gel else 0.86,
+        spec=spec(femnist, setting=setting),
+    )
+
+
+@lru_cache(maxsize=1)
+def _data(folder: Path) -> FederatedData:
+    read_part = _leaf if (folder / "train").is_dir() else _hdf5
+    (train, writers), (test, _) = (read_part(folder, part) for part in ("train", "test"))
+    return FederatedData.from_arrays(*train, writers, test)
+
+
+def _leaf(folder: Path, part: str) -> tuple[Pair, list[str]]:
+    x, y, writers = read.leaf(folder / part)
+    return (_pictures(folder / part, np.array(x, np.float32)), np.array(y)), writers
+
+
+def _hdf5(folder: Path, part: str) -> tuple[Pair, list[str]]:
+    file = folder / f"fed_emnist_{part}.h5"
+    clients = list(read.hdf5(file, ("pixels", "label")))
+    x = np.concatenate([fields["pixels"] for _, fields in clients])
+    y = np.concatenate([fields["label"] for _, fields in clients]).astype(np.int64)
+    writers = [writer for writer, fields in clients for _ in fields["label"]]
+    return (_pictures(file, x.astype(np.float32)), y), writers
+
+
+def _pictures(file: Path, x: NDArray[Any]) -> NDArray[Any]:
+    if x[0].size != 28 * 28:
+        raise InputError(f"{file} has pictures of {x[0].size} pixels; FEMNIST has 28 x 28.")
+    return x.reshape(-1, 1, 28, 28)

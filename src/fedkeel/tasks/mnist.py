@@ -1,0 +1,98 @@
+"""Small grey pictures: MNIST, MNIST by its real writers, and Fashion-MNIST."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data import FederatedData, read, store
+from ..errors import InputError
+from ..models import MODELS
+from ..task import Task, cross_entropy
+from ..world import Epochs, UniformSteps
+from .naming import spec
+from .splitting import Pair, choose, dealt
+
+NETS = ("deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression")
+
+
+def mnist(
+    alpha: float = 0.1,
+    clients: int = 100,
+    partition: str = "dirichlet_repeated",
+    model: str = "deltasgd_cnn",
+    seed: int = 0,
+) -> Task:
+    """MNIST in the setting of the Delta-SGD paper: 100 clients of 500 digits, batches of 64, one local epoch."""
+    text = spec(mnist, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
+    data = _data(store.folder("mnist"), alpha, clients, partition, seed)
+    return _task("mnist", data, model, text)
+
+
+def fmnist(
+    alpha: float = 0.1,
+    clients: int = 100,
+    partition: str = "dirichlet_repeated",
+    model: str = "deltasgd_cnn",
+    seed: int = 0,
+) -> Task:
+    """Fashion-MNIST in the setting of the Delta-SGD paper, as `mnist`."""
+    text = spec(fmnist, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
+    data = _data(store.folder("fmnist"), alpha, clients, partition, seed)
+    return _task("fmnist", data, model, text)
+
+
+def mnist_writers(model: str = "deltasgd_cnn") -> Task:
+    """MNIST with a client for each of the 539 people who wrote it; nobody in the test set wrote training digits.
+
+    The writers come from the QMNIST label files. Batch size and budget are those of the GEL papers on FEMNIST.
+    """
+    data = _by_writer(store.folder("mnist"), store.folder("qmnist"))
+    return _task("mnist-writers", data, model, spec(mnist_writers, model=model), gel=True)
+
+
+def _task(name: str, data: FederatedData, model: str, text: str, gel: bool = False) -> Task:
+    shape = {"features": 784} if choose(name, model, NETS) == "softmax_regression" else {}
+    return Task(
+        model=partial(MODELS[model], classes=10, **shape),
+        loss=cross_entropy,
+        data=data,
+        name=name,
+        batch_size=20 if gel else 64,
+        lr=0.01,
+        budget=UniformSteps(4, 20) if gel else Epochs(1),
+        spec=text,
+    )
+
+
+@lru_cache(maxsize=2)
+def _data(folder: Path, alpha: float, clients: int, how: str, seed: int) -> FederatedData:
+    train, test = (_part(folder, part) for part in ("train", "t10k"))
+    return dealt(train, test, clients, how, alpha, seed)
+
+
+@lru_cache(maxsize=1)
+def _by_writer(folder: Path, labels: Path) -> FederatedData:
+    (x, y), test = (_part(folder, part) for part in ("train", "t10k"))
+    about = read.idx(labels / "qmnist-train-labels-idx2-int.gz")  # class, series, writer, ...
+    if about.ndim != 2 or not np.array_equal(about[:, 0], y):
+        raise InputError(f"The QMNIST labels in {labels} do not belong to the MNIST digits in {folder}.")
+    return FederatedData.from_arrays(x, y, about[:, 2], test)
+
+
+def _part(folder: Path, part: str) -> Pair:
+    """The pictures `[n, 1, 28, 28]` in 0..1, and their labels."""
+    x, y = read.idx(folder / f"{part}-images-idx3-ubyte.gz"), read.idx(folder / f"{part}-labels-idx1-ubyte.gz")
+    if x.ndim != 3 or len(x) != len(y):
+        raise InputError(f"{folder} has {part} pictures of shape {x.shape} and {len(y)} labels.")
+    return unit(x), y
+
+
+def unit(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Grey levels 0..255 as one channel in 0..1."""
+    scaled: NDArray[np.float32] = np.divide(x[:, None], np.float32(255), dtype=np.float32)
+    return scaled

@@ -1,0 +1,164 @@
+"""Texts to classify: news (AG News, 20 Newsgroups) and tweets (Sent140), with a small model on hashed words."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..data import FederatedData, read, store
+from ..errors import check, is_count
+from ..task import Task, cross_entropy
+from ..world import Epochs, UniformSteps
+from .naming import spec
+from .splitting import dealt
+
+BUCKETS = 10_000
+WORDS = re.compile(r"[a-z0-9']+")
+
+
+class WordScores(nn.Module):
+    """Softmax regression on a bag of words: the scores of its words added up, over the root of their number.
+
+    Number 0 is no word. Weights start at zero, as the problem is convex.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embedding, self.bias = nn.Embedding(BUCKETS, classes), nn.Parameter(torch.zeros(classes))
+        nn.init.zeros_(self.embedding.weight)
+
+    def forward(self, words: Tensor) -> Tensor:
+        real = (words != 0).unsqueeze(-1).to(self.bias.dtype)
+        scores: Tensor = (self.embedding(words) * real).sum(-2) / real.sum(-2).clamp(min=1).sqrt() + self.bias
+        return scores
+
+
+def hashed(texts: Sequence[str], length: int) -> NDArray[np.int32]:
+    """The first `length` words of each text as numbers 1..9,999 (a hash, so that no dictionary is shared); 0 pads.
+
+    >>> hashed(["Oil prices, oil!"], 4)[0].tolist()
+    [4850, 942, 4850, 0]
+    """
+    out = np.zeros((len(texts), length), np.int32)
+    for row, text in zip(out, texts, strict=True):
+        words = WORDS.findall(text.lower())[:length]
+        row[: len(words)] = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
+    return out
+
+
+def agnews(
+    alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet", length: int = 64, seed: int = 0
+) -> Task:
+    """AG News, four kinds of news, dealt out to 100 clients; batch size, budget and target of the GEL paper.
+
+    The paper fine-tunes DistilBERT; the model here is softmax regression on hashed words (40,004 parameters).
+    """
+    return Task(
+        model=partial(WordScores, 4),
+        loss=cross_entropy,
+        data=_agnews(store.folder("agnews"), alpha, clients, partition, length, seed),
+        name="agnews",
+        batch_size=8,
+        lr=0.3,
+        budget=UniformSteps(10, 25),
+        target=0.85,
+        spec=spec(agnews, alpha=alpha, clients=clients, partition=partition, length=length, seed=seed),
+    )
+
+
+def newsgroups(
+    partition: str = "author",
+    clients: int = 100,
+    alpha: float = 0.1,
+    least: int = 10,
+    length: int = 200,
+    seed: int = 0,
+) -> Task:
+    """20 Newsgroups: which of 20 groups a post was sent to; a client is an author, or posts are dealt out by label.
+
+    partition: "author" (those with at least `least` posts) or one of the partitions by label, for all training posts.
+    """
+    check(is_count(least), "newsgroups", "least", "an integer >= 1", least)
+    return Task(
+        model=partial(WordScores, 20),
+        loss=cross_entropy,
+        data=_newsgroups(store.folder("newsgroups"), partition, clients, alpha, least, length, seed),
+        name="newsgroups",
+        batch_size=10,
+        lr=3.0,
+        budget=Epochs(5),
+        spec=spec(newsgroups, partition=partition, clients=clients, alpha=alpha, least=least, length=length, seed=seed),
+    )
+
+
+def sent140(length: int = 32) -> Task:
+    """Sent140 as LEAF splits it by user: is a tweet glad or sad? Batch size and target of the first GEL paper.
+
+    The model is softmax regression on hashed words (20,002 parameters).
+    """
+    return Task(
+        model=partial(WordScores, 2),
+        loss=cross_entropy,
+        data=_tweets(store.folder("sent140"), length),
+        name="sent140",
+        batch_size=10,
+        lr=1.0,
+        target=0.7,
+        spec=spec(sent140, length=length),
+    )
+
+
+@lru_cache(maxsize=2)
+def _agnews(folder: Path, alpha: float, clients: int, how: str, length: int, seed: int) -> FederatedData:
+    parts = []
+    for name in ("train.csv", "test.csv"):
+        table = read.rows(folder / name, 2)
+        labels = np.array([_label(folder / name, row[0], 4) for row in table])
+        parts.append((hashed([" ".join(row[1:]) for row in table], length), labels))
+    return dealt(parts[0], parts[1], clients, how, alpha, seed)
+
+
+def _label(file: Path, text: str, classes: int) -> int:
+    """Labels in files count from 1."""
+    check(text.isdigit() and 1 <= int(text) <= classes, str(file), "class", f"in 1..{classes}", text)
+    return int(text) - 1
+
+
+@lru_cache(maxsize=2)
+def _newsgroups(
+    folder: Path, how: str, clients: int, alpha: float, least: int, length: int, seed: int
+) -> FederatedData:
+    posts = read.lines(folder / "20news.jsonl", ("split", "group", "author", "text"))
+    groups = sorted({post["group"] for post in posts})
+    frequent = Counter(post["author"] for post in posts)
+    train = [p for p in posts if p["split"] == "train" and (how != "author" or frequent[p["author"]] >= least)]
+    test = [p for p in posts if p["split"] == "test"]
+    (x, y), held = (
+        (hashed([p["text"] for p in part], length), np.array([groups.index(p["group"]) for p in part]))
+        for part in (train, test)
+    )
+    if how == "author":
+        return FederatedData.from_arrays(x, y, [p["author"] for p in train], held)
+    return dealt((x, y), held, clients, how, alpha, seed)
+
+
+@lru_cache(maxsize=1)
+def _tweets(folder: Path, length: int) -> FederatedData:
+    (x, y, users), (tx, ty, _) = (read.leaf(folder / part) for part in ("train", "test"))
+    text = 4  # id, date, query, user, text
+    train, test = (hashed([str(tweet[text]) for tweet in tweets], length) for tweets in (x, tx))
+    return FederatedData.from_arrays(train, _signs(y), users, (test, _signs(ty)))
+
+
+def _signs(y: Sequence[object]) -> NDArray[np.int64]:
+    """Sad 0, glad 1 (the original files say 0 and 4)."""
+    return (np.array([int(str(value)) for value in y]) > 0).astype(np.int64)
