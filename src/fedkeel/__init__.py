@@ -10,13 +10,30 @@
 """
 
 from . import tasks
-from .algorithm import Algorithm, At, Memory, Rule
+from .adaptive_steps import SPS, DeltaSGD
+from .algorithm import Algorithm, At, Memory, Plan, Rule
 from .data import FederatedData
 from .engine.local import Local
 from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .optim import SGD, Adagrad, Adam, Yogi
 from .recipes import algorithm
-from .rules import GHBM, AdaBest, FedADC, FedCM, FedDyn, FedHBM, Guess, LocalGHBM, Mime, MimeLite, Proximal, Scaffold
+from .rules import (
+    GHBM,
+    AdaBest,
+    Contrastive,
+    Fathom,
+    FedADC,
+    FedCM,
+    FedDyn,
+    FedHBM,
+    Guess,
+    LocalGHBM,
+    Mime,
+    MimeLite,
+    Proximal,
+    Scaffold,
+    Schedule,
+)
 from .task import Task, cross_entropy
 from .training import Run, load, resume, train
 from .version import __version__
@@ -27,13 +44,17 @@ from .world import Epochs, FixedSteps, UniformSteps, World
 __all__ = [
     "GHBM",
     "SGD",
+    "SPS",
     "AdaBest",
     "Adagrad",
     "Adam",
     "Algorithm",
     "At",
     "ClientError",
+    "Contrastive",
+    "DeltaSGD",
     "Epochs",
+    "Fathom",
     "FedADC",
     "FedCM",
     "FedDyn",
@@ -50,11 +71,13 @@ __all__ = [
     "MimeLite",
     "MissingExtra",
     "Nova",
+    "Plan",
     "Proximal",
     "Rule",
     "Run",
     "Samples",
     "Scaffold",
+    "Schedule",
     "StabilityWarning",
     "Task",
     "Uniform",

@@ -6,7 +6,8 @@ parts together and refuses combinations that make no sense.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,6 +22,29 @@ from .wire import Reports, Slots, Upload
 if TYPE_CHECKING:
     from .task import Task
     from .world import Ints, World
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the server asks of the clients in one round; a rule's `plan` changes it.
+
+    steps: from the samples clients hold to the steps asked of them; None leaves that to the world's budget.
+    epochs: what those steps mean, for the history.
+
+    >>> Plan(lr=0.1, batch_size=20).columns()
+    {'lr': 0.1, 'batch_size': 20}
+    """
+
+    lr: float
+    batch_size: int | None = None
+    epochs: float | None = None
+    steps: Callable[[Ints], Ints] | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """For the history of a run whose rules plan."""
+        epochs = {} if self.epochs is None else {"epochs": self.epochs}
+        return {"lr": self.lr, **epochs, "batch_size": self.batch_size}
+
 
 Memory = dict[str, Tensor]  # what a rule keeps on a client between rounds: `[clients, width]` by name
 
@@ -77,7 +101,7 @@ class At:
     expected_steps: int | None = None
     clients: Ints | None = None
     k: int = 0
-    g: Tensor | None = None  # each client's last corrected gradient
+    g: Tensor | None = None  # the corrected gradient of this step; after the loop each client's last
     loss: Tensor | None = None
     scalars: Rows = field(default_factory=lambda: Rows({}))
     state: Rows = field(default_factory=lambda: Rows({}))
@@ -85,7 +109,10 @@ class At:
     surveyed_all: Slots = field(default_factory=dict)
     memory_all: dict[str, Rows] = field(default_factory=dict)
     scratch_all: dict[str, Rows] = field(default_factory=dict)
-    raw_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)
+    raw_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # on this step's batch, counted
+    gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # the same, then every rule's gradient
+    penalty: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # what rules add to the loss there
+    represent: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # of this step's batch, by other models
     full_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)
     draw_models: Callable[[], Tensor] = field(default=lambda: torch.empty(0))
     slot: str = ""
@@ -94,6 +121,16 @@ class At:
         """The same moment, seen by this rule."""
         self.slot = rule.slot
         return self
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Ask rules about another point amid a formula: whose formula it is, and all notes, stay as they are."""
+        slot, notes = self.slot, {rule: dict(rows) for rule, rows in self.scratch_all.items()}
+        yield
+        self.slot = slot
+        for rule, rows in self.scratch_all.items():
+            rows.clear()
+            rows.update(notes[rule])
 
     def head(self, n: int) -> None:
         """Keep the first n clients in view: the others have spent their budget."""
@@ -152,11 +189,14 @@ class Rule:
     Server, then clients, then server, in the order of a round:
 
     server_init(x, at)          the server's slots before round 1
+    plan(plan, server, at)      the round's rate, steps and batch size (one rule at most)
     send(server, at)            what is broadcast beside the model: vectors [params], scalars without dimension
     client_init(x, at)          a client's memory at its first participation
     survey(at)                  a first exchange in the same round; its weighted mean comes back as at.surveyed
     start(y, at)                moves the model before the first local step
-    gradient(g, y, at)          corrects the gradient of every local step
+    loss(z, at)                 adds to the loss of every sample, given the model's representations of the batch
+    gradient(g, y, at)          corrects the gradient of every local step; may also be asked about another y (DeltaSGD)
+    penalty(y, at)              what `gradient` is the derivative of, if it is one: SPS then sees the whole objective
     after_step(y, at)           moves the model after every local step
     extra(y, at)                moves the model after the last one
     finish(y, at)               what is uploaded, and the new memory
@@ -186,6 +226,9 @@ class Rule:
     def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
         return {}
 
+    def plan(self, plan: Plan, server: dict[str, Tensor], at: At) -> Plan:
+        return plan
+
     def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
         return {}
 
@@ -198,8 +241,14 @@ class Rule:
     def start(self, y: Tensor, at: At) -> None:
         return None
 
+    def loss(self, z: Tensor, at: At) -> Tensor | None:
+        return None
+
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         return g
+
+    def penalty(self, y: Tensor, at: At) -> Tensor:
+        return y.new_zeros((len(y), 1))
 
     def after_step(self, y: Tensor, at: At) -> None:
         return None
@@ -223,7 +272,8 @@ class Rule:
         return {}
 
     def shadow(self, s: Tensor) -> Tensor | None:
-        return None if self.defines("gradient") or self.defines("after_step") else torch.zeros_like(s)
+        bends = any(map(self.defines, ("loss", "gradient", "after_step")))
+        return None if bends else torch.zeros_like(s)
 
     def refuse(self, algorithm: Algorithm) -> str | None:
         """Why this rule cannot be part of that algorithm, and what to use instead."""
@@ -341,6 +391,9 @@ class Algorithm:
         updates = [rule.slot for rule in self.hooks("update")]
         if len(updates) > 1:
             raise InputError(f"{' and '.join(updates)} each replace the server's update; use one of them.")
+        plans = [rule.slot for rule in self.hooks("plan")]
+        if len(plans) > 1:
+            raise InputError(f"{' and '.join(plans)} each set the rate of a round; use one of them.")
         surveys = [rule.slot for rule in self.hooks("eval_params")]
         if len(surveys) > 1:
             raise InputError(f"{' and '.join(surveys)} each choose the model to evaluate; use one of them.")
@@ -353,6 +406,7 @@ class Algorithm:
                     f"FedNova's weights need updates that are a fixed combination of gradients, which {bent[0]} "
                     "does not give; use weights=samples or weights=uniform."
                 )
-        for rule in self.rules:
-            if why := rule.refuse(self):
+        parts: list[Optimizer | Rule] = [self.client, *self.rules]
+        for part in parts:
+            if why := part.refuse(self):
                 raise InputError(why)

@@ -16,7 +16,8 @@ from torch import Tensor
 from .errors import check, is_number
 
 if TYPE_CHECKING:
-    from .algorithm import At
+    from .algorithm import Algorithm, At
+    from .wire import Reports
 
 State = dict[str, Tensor]
 
@@ -30,6 +31,8 @@ class Optimizer:
     clip: float | None = None
 
     linear: ClassVar[bool] = False  # the update is a fixed linear combination of gradients: FedNova's norm exists
+    finds_rate: ClassVar[bool] = False  # clients choose their own step sizes: nobody else should
+    slot: ClassVar[str] = "client"  # under which its scalars travel
     reference: ClassVar[str] = ""
     at_clients: ClassVar[dict[str, Any]] = {}
     at_server: ClassVar[dict[str, Any]] = {}
@@ -64,12 +67,14 @@ class Optimizer:
 
     def step(self, y: Tensor, g: Tensor, state: State, at: At) -> None:
         """Clip, decay, move: all in place."""
+        self.move(y, self.tame(g, y), state, at)
+
+    def tame(self, g: Tensor, y: Tensor) -> Tensor:
+        """The gradient at y as the update sees it: clipped (in place), then with weight decay."""
         if self.clip is not None:
             norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
             g.mul_((self.clip / (norm + 1e-12)).clamp_(max=1.0))
-        if self.weight_decay:
-            g = g.add(y, alpha=self.weight_decay)
-        self.move(y, g, state, at)
+        return g.add(y, alpha=self.weight_decay) if self.weight_decay else g
 
     def move(self, y: Tensor, g: Tensor, state: State, at: At) -> None:
         """The update itself."""
@@ -88,6 +93,18 @@ class Optimizer:
     def box(self, server: bool) -> list[str]:
         """The update as a paper prints it: on clients from `g`, on the server from `Delta`."""
         return []
+
+    def scalars(self, state: State, at: At) -> dict[str, Tensor]:
+        """What each client says about its steps, `[clients, 1]` by name: sent up beside the update."""
+        return {}
+
+    def report(self, up: Reports) -> dict[str, float]:
+        """Columns for the history, from those scalars."""
+        return {}
+
+    def refuse(self, algorithm: Algorithm) -> str | None:
+        """Why this client optimizer cannot be part of that algorithm, and what to use instead."""
+        return None
 
     def parameters(self) -> dict[str, Any]:
         """Name and values, for configurations and tables."""

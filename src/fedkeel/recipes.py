@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from . import grammar
+from .adaptive_steps import SPS, DeltaSGD
 from .algorithm import Algorithm, Rule
 from .errors import InputError, unknown
 from .optim import SGD, Adagrad, Adam, Adaptive, Optimizer, Yogi
@@ -14,6 +15,8 @@ from .rules import (
     GHBM,
     RULES,
     AdaBest,
+    Contrastive,
+    Fathom,
     FedADC,
     FedCM,
     FedDyn,
@@ -24,13 +27,16 @@ from .rules import (
     MimeLite,
     Proximal,
     Scaffold,
+    Schedule,
 )
+from .rules.schedule import DECAYS
 from .weights import WEIGHTS, Nova, Uniform, Weights
 
-CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad}
+CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad, "sps": SPS, "deltasgd": DeltaSGD}
 OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
 COMMON = {
     "lr": "client learning rate (default: the task's, else 0.01; with Adam clients also match-gel)",
+    "decay": f"client learning rate by round: {', '.join(DECAYS)} (a tenth after 50 %, a hundredth after 75 %)",
     "momentum": "client momentum of SGD",
     "nesterov": "Nesterov's momentum on SGD clients",
     "weight_decay": "coupled weight decay on clients",
@@ -52,8 +58,15 @@ class Recipe:
     rules: Callable[..., list[Rule]] | None = None
     server: Callable[..., Optimizer] | None = None
     weights: Callable[..., Weights] | None = None
+    client: type[Optimizer] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
     reference: str = ""
+
+
+def _keys(part: type[Optimizer] | type[Rule]) -> dict[str, Any]:
+    """A part's own parameters and their defaults; what it shares with SGD is a common key."""
+    shared = {f.name for f in fields(SGD)}
+    return {f.name: f.default for f in fields(part) if f.name not in shared}  # type: ignore[arg-type]
 
 
 def _adaptive(kind: type[Adaptive]) -> Callable[..., Optimizer]:
@@ -165,6 +178,33 @@ RECIPES: dict[str, Recipe] = {
         rules=lambda steps, proxy: [Guess(steps, proxy)],
         defaults={"momentum": 0.9},
     ),
+    "deltasgd": Recipe(
+        "clients find their step sizes from their own curvature",
+        _keys(DeltaSGD),
+        client=DeltaSGD,
+        weights=_uniform,
+        reference=DeltaSGD.reference,
+    ),
+    "sps": Recipe(
+        "clients take Polyak's step sizes",
+        _keys(SPS),
+        client=SPS,
+        weights=_uniform,
+        reference=SPS.reference,
+    ),
+    "fathom": Recipe(
+        "the server tunes rate, epochs and batch size while it trains",
+        _keys(Fathom),
+        rules=lambda **keys: [Fathom(**keys)],
+        defaults={"lr": 0.1},
+        reference=Fathom.reference,
+    ),
+    "moon": Recipe(
+        "representations stay near the received model's",
+        _keys(Contrastive),
+        rules=lambda **keys: [Contrastive(**keys)],
+        reference=Contrastive.reference,
+    ),
 }
 
 
@@ -204,7 +244,9 @@ def algorithm(text: str) -> Algorithm:
         defaults |= recipe.defaults
     settings = defaults | common
 
-    client = _client(settings, common, text)
+    client = _client(settings, common, text, [(recipe.client, keys) for recipe, keys in owned if recipe.client])
+    if settings.get("decay") is not None:
+        rules.append(Schedule(settings["decay"]))
     server = _server(servers[0][0], servers[0][1]) if servers else SGD()
     if "server_lr" in settings:
         server = _with(server, lr=settings["server_lr"])
@@ -213,16 +255,22 @@ def algorithm(text: str) -> Algorithm:
     return Algorithm(client, rules, server, weighing, buffers, spec=grammar.write(segments))
 
 
-def _client(settings: dict[str, Any], given: dict[str, Any], text: str) -> Optimizer:
+def _client(
+    settings: dict[str, Any], given: dict[str, Any], text: str, named: list[tuple[type[Optimizer], Any]]
+) -> Optimizer:
     name = settings.get("client", "sgd")
     if name not in CLIENTS:
         raise unknown("client optimizer", str(name), CLIENTS)
-    kind = CLIENTS[name]
-    own = ("lr", "weight_decay", "clip") + (("momentum", "nesterov") if kind is SGD else ())
+    kind, keys = named[0] if named else (CLIENTS[name], {})
+    if len(named) > 1 or ("client" in given and CLIENTS[name] is not kind):
+        raise InputError(f"'{text}' names two client optimizers; use one of them.")
+    own = ("lr", "weight_decay", "clip") + (("momentum", "nesterov") if issubclass(kind, SGD) else ())
     for key in ("momentum", "nesterov"):
         if key in given and key not in own:
             raise InputError(f"'{text}' gives {key}, which belongs to SGD clients; {name} clients have their own.")
-    return kind(**{key: settings[key] for key in own if key in settings})
+    if kind.finds_rate and "lr" not in given:  # another recipe's default rate is not meant for it
+        own = own[1:]
+    return kind(**keys, **{key: settings[key] for key in own if key in settings})
 
 
 def _server(recipe: Recipe, keys: dict[str, Any]) -> Optimizer:
@@ -267,4 +315,5 @@ def nameable(parts: Algorithm) -> bool:
     """Whether every part is one of ours, so that the algorithm can be written down and built again."""
     tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
     tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
-    return all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)
+    functions = any(callable(value) for part, _ in tables for value in vars(part).values())
+    return not functions and all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)

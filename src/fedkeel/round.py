@@ -1,5 +1,6 @@
 """One round of federated learning, from top to bottom.
 
+    rules may plan the round: its rate, steps and batch size       make_plan
     the server picks a cohort, and what each client may spend      one_round
     it sends the model, and what rules broadcast                   Message
     clients train on their own data, in lockstep or one by one     visit, local_update
@@ -20,14 +21,14 @@ import torch
 from torch import Tensor
 
 from . import wire
-from .algorithm import Algorithm, At, Rows
+from .algorithm import Algorithm, At, Plan, Rows
 from .data.batches import Batch, Batches
 from .engine.local import Engine, Worker
 from .errors import ClientError, FedkeelError
 from .memory import Memories
 from .task import Task
 from .weights import lengths
-from .wire import Part, Slots
+from .wire import Part, Slots, Upload
 from .world import Ask, Ints, World
 
 COUNTED = ("gradients", "samples", "bytes_down", "bytes_up", "overhead_bytes")
@@ -70,11 +71,12 @@ class Message:
     job: Job
     at: dict[str, Any]  # the fields of `At` that all clients share
     buffers: dict[str, Tensor]
+    batch_size: int | None
 
 
 def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
     """The state before round 1."""
-    at = At(x=x, x0=x, rounds=job.rounds, population=len(job.task.data))
+    at = At(x=x, x0=x, rounds=job.rounds, population=len(job.task.data), optimizer=job.algorithm.client)
     rules = {rule.slot: rule.server_init(x, at.of(rule)) for rule in job.algorithm.rules}
     return State(x, x, buffers, job.algorithm.server.init(x), rules, Memories(len(job.task.data)))
 
@@ -83,11 +85,13 @@ def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
 def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, Any]]:
     """Play round `state.round + 1`: the new state, and its history row."""
     algorithm, data, t = job.algorithm, job.task.data, state.round + 1
+    plan = make_plan(job, state, t)
     cohort = job.world.who(t, len(data), job.seed, data.sizes)
-    steps = job.world.steps(Ask(job.seed, t, cohort, data.sizes(cohort), job.batch_size))
+    ask = Ask(job.seed, t, cohort, data.sizes(cohort), plan.batch_size)
+    steps = job.world.steps(ask, plan.steps(ask.samples) if plan.steps else None)
     cohort, steps = cohort[steps > 0], steps[steps > 0]
 
-    message, at = broadcast(job, state, t, len(cohort))
+    message, at = broadcast(job, state, t, len(cohort), plan)
     total = Part()
     wire.count_download(total, message.at["sent_all"], state.x, state.buffers, len(cohort))
     if algorithm.hooks("survey"):  # a first exchange in the same round
@@ -99,22 +103,36 @@ def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, 
     new = server_step(job, state, total, at)
     row: dict[str, Any] = {"train_loss": total.mean_loss(), **new.totals}
     row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
+    row |= plan.columns() if algorithm.hooks("plan") else {}
+    if total.clients:
+        row |= algorithm.client.report(total.reports(algorithm).of(algorithm.client))
     for rule in algorithm.hooks("report") if total.clients else ():
         row |= rule.report(new.rules[rule.slot], total.reports(algorithm).of(rule), at.of(rule))
     return new, row
 
 
-def broadcast(job: Job, state: State, t: int, cohort: int) -> tuple[Message, At]:
+def make_plan(job: Job, state: State, t: int) -> Plan:
+    """What the server asks of the clients in this round."""
+    client = job.algorithm.client
+    assert isinstance(client.lr, int | float)
+    plan = Plan(float(client.lr), job.batch_size)
+    at = At(state.x, state.x0, t, job.rounds, len(job.task.data), optimizer=client)
+    for rule in job.algorithm.hooks("plan"):
+        plan = rule.plan(plan, state.rules[rule.slot], at.of(rule))
+    return plan
+
+
+def broadcast(job: Job, state: State, t: int, cohort: int, plan: Plan) -> tuple[Message, At]:
     """The message to the cohort, and the server's own view of the round."""
     population = len(job.task.data)
     shared: dict[str, Any] = {
         "x": state.x, "x0": state.x0, "round": t, "rounds": job.rounds, "population": population,
         "cohort": cohort, "fraction": cohort / population, "expected_steps": job.world.expected,
-        "client_lr": job.algorithm.client.lr, "mean_samples": len(job.task.data.x) / population,
+        "client_lr": plan.lr, "mean_samples": len(job.task.data.x) / population,
     }  # fmt: skip
     at = At(**shared)
     shared["sent_all"] = {rule.slot: rule.send(state.rules[rule.slot], at.of(rule)) for rule in job.algorithm.rules}
-    return Message(job, shared, state.buffers), at
+    return Message(job, shared, state.buffers, plan.batch_size), at
 
 
 @torch.no_grad()
@@ -159,14 +177,15 @@ def arrive(
     job, clients, steps, seen = message.job, clients[order], steps[order], seen[order]
     worker.load(message.buffers, message.at["round"], clients)
     y = worker.gradients.start(message.at["x"], len(clients))
-    batches = Batches(job.task.data, clients, steps, job.batch_size, job.seed, message.at["round"], job.task.augment)
+    data, size = job.task.data, message.batch_size
+    batches = Batches(data, clients, steps, size, job.seed, message.at["round"], job.task.augment)
 
     at, column = At(**message.at, optimizer=job.algorithm.client, clients=clients), y.new_zeros((len(y), 1))
     own = {"steps": steps, "samples": job.task.data.sizes(clients), "first": 1 - seen}
     scalars = {name: torch.from_numpy(value[:, None]).to(column) for name, value in own.items()}
     scalars |= {name: column.clone() for name in ("lr_sum", "loss_sum", "extra_gradients", "extra_samples")}
     at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
-    worker.lend(at, batches)
+    worker.lend(at, batches, job.algorithm)
     for rule in job.algorithm.rules:
         rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
         if rule.defines("client_init") and not seen.all():
@@ -185,7 +204,7 @@ def local_update(
 ) -> None:
     """The one local loop: moves y in place."""
     correct, push, extra = algorithm.hooks("gradient"), algorithm.hooks("after_step"), algorithm.hooks("extra")
-    at.g = torch.zeros_like(y) if extra else None
+    last = torch.zeros_like(y) if extra else None
     active = len(y)
     for rule in algorithm.hooks("start"):
         rule.start(y, at.of(rule))
@@ -197,14 +216,16 @@ def local_update(
         g, at.loss = gradients(y[:active], batches.at(k, active))
         for rule in correct:
             g = rule.gradient(g, y[:active], at.of(rule))
+        at.g = g
         algorithm.client.step(y[:active], g, at.state, at)
         for rule in push:
             rule.after_step(y[:active], at.of(rule))
         at.lr_sum.add_(at.lr)
         at.scalars["loss_sum"].add_(at.loss)
-        if at.g is not None:  # for those who leave now, this was the last gradient
+        if last is not None:  # for those who leave now, this was the last gradient
             staying = batches.active(k + 1)
-            at.g[staying:active] = g[staying:active]
+            last[staying:active] = g[staying:active]
+    at.g = last
     at.head(len(y))
     for rule in extra:  # GEL guesses the steps nobody had budget for
         rule.extra(y, at.of(rule))
@@ -213,6 +234,8 @@ def local_update(
 def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) -> Part:
     """Updates and what rules add, summed in cohort order; a client with a non-finite one is dropped."""
     update, finished = y - at.x, {rule.slot: rule.finish(y, at.of(rule)) for rule in algorithm.rules}
+    if said := algorithm.client.scalars(at.state, at):
+        finished[algorithm.client.slot] = Upload(scalars=said), {}
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
     finite = torch.stack([torch.isfinite(value).all(1) for value in sums.values()]).all(0).cpu().numpy()[back]

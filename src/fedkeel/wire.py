@@ -21,6 +21,7 @@ from .world import Ints
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, Memory, Rule
+    from .optim import Optimizer
 
 Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
 
@@ -93,7 +94,8 @@ class Part:
     def reports(self, algorithm: Algorithm) -> Reports:
         """The sums as means."""
         samples, norms, steps = (torch.cat(column) for column in (self.samples, self.norms, self.steps))
-        return Reports(self, algorithm.weighing.scale(samples, norms, steps))
+        weights = algorithm.weighing
+        return Reports(self, weights.scale(samples, norms, steps), weights.each(samples, norms))
 
     def means(self, algorithm: Algorithm) -> Slots:
         """The weighted mean of every rule's vectors, by rule and name."""
@@ -115,10 +117,10 @@ class Part:
 class Reports:
     """The uploads of a round as a rule's `server_step` sees them: means over the clients that reported."""
 
-    def __init__(self, part: Part, scale: Tensor) -> None:
-        self.part, self.scale, self._slot = part, scale, ""
+    def __init__(self, part: Part, scale: Tensor, raw: Tensor) -> None:
+        self.part, self.scale, self.raw, self._slot = part, scale, raw, ""
 
-    def of(self, rule: Rule) -> Reports:
+    def of(self, rule: Rule | Optimizer) -> Reports:
         """The same reports, seen by this rule."""
         self._slot = rule.slot
         return self
@@ -134,6 +136,10 @@ class Reports:
     def values(self, name: str) -> Tensor:
         """A scalar, client by client, `[clients, 1]` in cohort order."""
         return torch.cat([slots[self._slot][name] for slots in self.part.scalars])
+
+    def average(self, name: str) -> Tensor:
+        """The mean of a scalar, clients counting as they do in the update (their weights made to sum to one)."""
+        return (self.raw * self.values(name)).sum() / self.raw.sum()
 
     @property
     def samples(self) -> Tensor:

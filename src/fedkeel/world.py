@@ -222,9 +222,14 @@ class World:
         generator = draws.generator(seed, "cohort", round)
         return np.sort(generator.choice(population, size, replace=False, p=share)).astype(np.int64)
 
-    def steps(self, ask: Ask) -> Ints:
-        """The true steps each client of the cohort may do; 0 means it does not take part."""
+    def steps(self, ask: Ask, asked: Ints | None = None) -> Ints:
+        """The true steps each client of the cohort may do; 0 means it does not take part.
+
+        What a rule's plan asks for takes the place of epochs; a budget in steps caps it.
+        """
         budget = self.budget
+        if asked is not None:
+            return asked if isinstance(budget, Epochs) else np.minimum(asked, self.steps(ask))
         if isinstance(budget, UniformSteps | FixedSteps | Epochs):
             return budget.steps(ask)
         assert callable(budget)

@@ -39,12 +39,40 @@ def channels_last(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
+class Split(nn.Module):
+    """A model cut at its representation: `forward(x)` gives both `represent(x)` and what `classify` makes of it."""
+
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__()
+        self.module, self.views = model.module, model.views
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.module.represent(x)  # type: ignore[operator]  # `Contrastive.resolve` has seen that it is there
+        return z, self.module.classify(z)  # type: ignore[operator]
+
+    def at(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations and outputs with these parameters."""
+        parameters = {f"module.{name}": value for name, value in self.views(vector).items()}
+        both: tuple[Tensor, Tensor] = functional_call(self, parameters, (x,))
+        return both
+
+    @torch.no_grad()
+    def represent(self, at: Callable[..., tuple[Tensor, Tensor]], *arguments: Tensor) -> Tensor:
+        """Representations only, in evaluation mode: no dropout, no statistics moved."""
+        was = self.module.training
+        self.module.eval()
+        z, _ = at(*arguments)
+        self.module.train(was)
+        return z
+
+
 class Serial:
     """One client at a time, by the module's own backward into the flat gradient."""
 
     def __init__(self, task: Task, model: FlatModel) -> None:
-        self.task, self.model = task, model
+        self.task, self.model, self.split = task, model, Split(model)
         self.draws_globally = False  # see `moves_global_generator`
+        self.terms: Callable[[Tensor], Tensor | None] | None = None  # rules' terms of the loss, from representations
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[1, params]`: the module's own storage."""
@@ -53,8 +81,19 @@ class Serial:
         self.model.flat.copy_(x)
         return self.model.flat[None]
 
+    def represent(self, point: Tensor) -> Tensor:
+        """The current batch as another model `[1, params]` represents it."""
+        return self.split.represent(self.split.at, point[0], channels_last(self.batch.x[0]))[None]
+
+    def _losses(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.terms is None:
+            return self.task.loss(self.model.module(x), y)
+        z, output = self.split(x)
+        added = self.terms(z[None])
+        return self.task.loss(output, y) if added is None else self.task.loss(output, y) + added[0]
+
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        model = self.model
+        model, self.batch = self.model, batch
         if y.data_ptr() != model.flat.data_ptr():
             return self._elsewhere(y, batch)
         model.place.step = batch.step
@@ -62,7 +101,7 @@ class Serial:
             torch.manual_seed(model.place.torch_seed(-1))
         model.grad.zero_()
         with torch.enable_grad():
-            losses = self.task.loss(model.module(channels_last(batch.x[0])), batch.y[0])
+            losses = self._losses(channels_last(batch.x[0]), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         return model.grad[None], loss.detach().view(1, 1)
@@ -82,10 +121,12 @@ class Batched:
     """All clients of a group in lockstep along the client axis."""
 
     def __init__(self, task: Task, model: FlatModel) -> None:
-        self.task, self.model = task, model
+        self.task, self.model, self.split = task, model, Split(model)
         # A chain of plain layers is a few batched matrix products; vmap follows any other module, at a price per step.
         chain = client_axis.chain(model.module)
         self.outputs: Callable[[Tensor, Tensor], Tensor] = vmap(self._one) if chain is None else chain
+        self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
+        self.terms: Callable[[Tensor], Tensor | None] | None = None
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[clients, params]`."""
@@ -96,12 +137,22 @@ class Batched:
         output: Tensor = functional_call(self.model.module, self.model.views(vector), (x,))
         return output
 
+    def represent(self, point: Tensor) -> Tensor:
+        """The current batches as other models `[clients, params]` represent them."""
+        return self.split.represent(self.both, point, self.batch.x)
+
+    def _losses(self, leaf: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        z, output = (None, self.outputs(leaf, x)) if self.terms is None else self.both(leaf, x)
+        # A loss gives one value per sample, so the samples of all clients can stand in one batch.
+        losses = self.task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        added = None if z is None or self.terms is None else self.terms(z)
+        return losses if added is None else losses + added
+
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        self.batch = batch
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
-            output = self.outputs(leaf, batch.x)
-            # A loss gives one value per sample, so the samples of all clients can stand in one batch.
-            losses = self.task.loss(output.flatten(0, 1), batch.y.flatten(0, 1)).view(batch.y.shape[:2])
+            losses = self._losses(leaf, batch.x, batch.y)
             loss = losses.mean(1) if batch.share is None else (losses * batch.share).sum(1)
             (g,) = torch.autograd.grad(loss.sum(), leaf)
         return g, loss.detach()[:, None]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import draws
-from ..algorithm import At
+from ..algorithm import Algorithm, At
 from ..data.batches import Batches, whole
 from ..errors import check, is_count
 from ..flat import FlatModel, seeded
@@ -49,8 +49,14 @@ class Worker:
         if self.has_buffers:
             self.model.load(self.model.flat, buffers)
 
-    def lend(self, at: At, batches: Batches) -> None:
-        """Give formulas the gradients they may ask for."""
+    def lend(self, at: At, batches: Batches, algorithm: Algorithm) -> None:
+        """Give formulas the gradients they may ask for, and the gradients the rules' loss terms."""
+        adding, correct, bound = (algorithm.hooks(hook) for hook in ("loss", "gradient", "penalty"))
+
+        def terms(z: Tensor) -> Tensor | None:
+            with at.aside():
+                added = [term for rule in adding if (term := rule.loss(z, at.of(rule))) is not None]
+            return torch.stack(added).sum(0) if added else None
 
         def raw_gradient(point: Tensor) -> Tensor:
             at.scalars["extra_gradients"].add_(1)
@@ -59,6 +65,17 @@ class Worker:
             g, _ = self.gradients(point, batches.current)
             self.model.load(self.model.flat, buffers)
             return g
+
+        def gradient(point: Tensor) -> Tensor:
+            g = raw_gradient(point)
+            with at.aside():
+                for rule in correct:
+                    g = rule.gradient(g, point, at.of(rule))
+            return g
+
+        def penalty(point: Tensor) -> Tensor:
+            with at.aside():
+                return sum((rule.penalty(point, at.of(rule)) for rule in bound), point.new_zeros((len(point), 1)))
 
         def full_gradient(point: Tensor) -> Tensor:
             assert at.clients is not None
@@ -80,6 +97,8 @@ class Worker:
             return torch.stack(drawn).to(self.model.flat.device)
 
         at.raw_gradient, at.full_gradient, at.draw_models = raw_gradient, full_gradient, draw_models
+        at.gradient, at.penalty, at.represent = gradient, penalty, self.gradients.represent
+        self.gradients.terms = terms if adding else None
 
     def float_buffers(self) -> dict[str, Tensor]:
         """The buffers that travel and count as bytes."""

@@ -25,8 +25,9 @@ def explain(text: str) -> str:
     titles = ", and ".join(recipes.RECIPES[name].summary for name in names)
     out = [f"{text}: {titles}", ""]
     out += ["  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does", ""]
-    out += ["  server, before the round"] * bool(lines := _lines(algorithm, "send")) + lines
+    out += ["  server, before the round"] * bool(lines := _lines(algorithm, "plan") + _lines(algorithm, "send")) + lines
     out += ["  client i: y <- x, then J_i times"]
+    out += _lines(algorithm, "loss")
     out += ["      g <- gradient of the loss on the next batch, at y", *_lines(algorithm, "gradient")]
     out += _knobs(algorithm)
     out += [f"      {line}" for line in algorithm.client.box(server=False)] + _lines(algorithm, "after_step")
@@ -91,8 +92,14 @@ class _Point(nn.Module):
         super().__init__()
         self.point = nn.Parameter(torch.zeros(TOY))
 
-    def forward(self, centre: Tensor) -> Tensor:
+    def represent(self, centre: Tensor) -> Tensor:
         return self.point - centre
+
+    def classify(self, z: Tensor) -> Tensor:
+        return z
+
+    def forward(self, centre: Tensor) -> Tensor:
+        return self.classify(self.represent(centre))
 
 
 def _toy() -> tuple[Task, World]:

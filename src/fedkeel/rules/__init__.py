@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ..algorithm import Rule
+from .contrastive import Contrastive
 from .control_variates import Scaffold
 from .dynamic import AdaBest, FedDyn
+from .fathom import Fathom
 from .guess import Guess
 from .heavy_ball import GHBM, FedADC, FedCM, FedHBM, LocalGHBM
 from .mime import Mime, MimeLite
 from .proximal import Proximal
+from .schedule import Schedule
 
 _ALL: tuple[type[Rule], ...] = (
     Proximal,
@@ -23,6 +26,9 @@ _ALL: tuple[type[Rule], ...] = (
     AdaBest,
     Mime,
     MimeLite,
+    Contrastive,
+    Fathom,
+    Schedule,
 )
 RULES: dict[str, type[Rule]] = {rule.__name__.lower(): rule for rule in _ALL}
 
@@ -30,6 +36,8 @@ __all__ = [
     "GHBM",
     "RULES",
     "AdaBest",
+    "Contrastive",
+    "Fathom",
     "FedADC",
     "FedCM",
     "FedDyn",
@@ -40,4 +48,5 @@ __all__ = [
     "MimeLite",
     "Proximal",
     "Scaffold",
+    "Schedule",
 ]

@@ -86,6 +86,8 @@ class Guess(Rule):
         proxy = self.proxy_for(client)
         if proxy == "last" and self.steps == "inf":
             return "Infinitely many guesses with the last gradient never settle; use proxy=zero or a number of steps."
+        if proxy == "last" and client.finds_rate:
+            return f"{name} clients choose each step size by a new gradient, and a guess has none; use proxy=zero."
         if proxy == "zero" and not client.coasts:
             return f"Guesses need momentum to coast on, and {name} clients have none here; give momentum=0.9."
         if self.steps == "inf" and not isinstance(client, SGD):
@@ -121,6 +123,10 @@ def matched(client: Optimizer, world: World) -> float:
         raise InputError(
             "match-gel needs the distribution of budgets and the steps the server expects: "
             "use a budget such as 4:13, or 10 with --expected-steps."
+        )
+    if client.finds_rate:
+        raise InputError(
+            f"match-gel compares steps of a known size, and {type(client).__name__} clients choose their own; use sgd."
         )
     steps = torch.tensor(np.array([o for o in outcomes if o > 0]), dtype=torch.float64)[:, None]
     if not isinstance(client, SGD):

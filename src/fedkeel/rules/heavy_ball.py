@@ -219,6 +219,9 @@ class FedCM(Rule):
         assert at.delta is not None
         return {"D": -at.delta, "lr": torch.tensor(at.client_lr, dtype=at.x.dtype, device=at.x.device)}
 
+    def refuse(self, algorithm: Algorithm) -> str | None:
+        return _one_rate(algorithm, "FedCM")
+
 
 @dataclass(frozen=True, repr=False)
 class FedADC(Rule):
@@ -263,6 +266,16 @@ class FedADC(Rule):
 
     def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
         return -self.a * at.client_lr * server["m"]
+
+    def refuse(self, algorithm: Algorithm) -> str | None:
+        return _one_rate(algorithm, "FedADC")
+
+
+def _one_rate(algorithm: Algorithm, name: str) -> str | None:
+    if not algorithm.client.finds_rate:
+        return None
+    client = type(algorithm.client).__name__
+    return f"{name} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
 
 
 def scaling(scale: str, at: At) -> Tensor | float:

@@ -32,5 +32,8 @@ class Proximal(Rule):
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         return g + self.mu * (y - at.x) if self.mu else g
 
+    def penalty(self, y: Tensor, at: At) -> Tensor:
+        return self.mu / 2 * (y - at.x).square().sum(1, keepdim=True)
+
     def shadow(self, s: Tensor) -> Tensor:
         return self.mu * s

@@ -1,0 +1,59 @@
+"""The clients' rate by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..algorithm import Algorithm, At, Plan, Rule
+from ..errors import InputError, check, is_number
+
+
+def step_decay(round: int, rounds: int) -> float:
+    """A tenth after half of the rounds, a hundredth after three quarters.
+
+    >>> [step_decay(t, 4) for t in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.1, 0.01]
+    """
+    return 0.01 if round > 0.75 * rounds else 0.1 if round > 0.5 * rounds else 1.0
+
+
+DECAYS: dict[str, Callable[[int, int], float]] = {"step": step_decay}
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule(Rule):
+    """Multiplies the clients' rate by a factor of the round: "step", or any function (round, rounds) -> factor.
+
+    lr_t = lr * decay(t, R)
+
+    >>> Schedule(lambda round, rounds: 1 / round)
+    Schedule(decay='a Python function')
+    """
+
+    decay: str | Callable[[int, int], float] = "step"
+
+    formulas: ClassVar[dict[str, str]] = {"plan": "lr of round t = lr * decay(t, R)"}
+
+    def __post_init__(self) -> None:
+        known = callable(self.decay) or self.decay in DECAYS
+        check(known, self, "decay", f"{', '.join(DECAYS)} or a function (round, rounds) -> factor", self.decay)
+
+    def plan(self, plan: Plan, server: dict[str, Tensor], at: At) -> Plan:
+        decay = self.decay if callable(self.decay) else DECAYS[self.decay]
+        factor = decay(at.round, at.rounds)
+        if not is_number(factor) or factor < 0:
+            raise InputError(
+                f"The schedule's factor in round {at.round} must be a number >= 0. Got {factor!r} instead."
+            )
+        return replace(plan, lr=plan.lr * factor)
+
+    def refuse(self, algorithm: Algorithm) -> str | None:
+        name = type(algorithm.client).__name__
+        return f"{name} clients find their own rate; leave out decay." if algorithm.client.finds_rate else None
+
+    def parameters(self) -> dict[str, Any]:
+        return {"name": self.slot, "decay": "a Python function" if callable(self.decay) else self.decay}

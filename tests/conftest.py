@@ -1,0 +1,107 @@
+"""What several test files share: quadratics on which every step is known, a small network, a rule that watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedkeel as fk
+
+
+class Bowl(nn.Module):
+    """One point p; for a sample (a, b) the output is .5 sum a (p - b)^2."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        self.point = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, sample: Tensor) -> Tensor:
+        return 0.5 * (sample[:, 0] * (self.point - sample[:, 1]) ** 2).sum(1)
+
+
+class Net(nn.Module):
+    """A small network that shows its representation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def represent(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.body(x))
+
+    def classify(self, z: Tensor) -> Tensor:
+        return self.last(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.represent(x))
+
+
+class Trace(fk.Rule):
+    """Watches every step: the rate used and the point reached, by round and client."""
+
+    def __init__(self) -> None:
+        self.rates: dict[tuple[int, int], list[float]] = {}
+        self.points: dict[tuple[int, int], list[Tensor]] = {}
+        self.state: dict[tuple[int, int], dict[str, Tensor]] = {}
+
+    def parameters(self) -> dict[str, Any]:
+        return {"name": self.slot}
+
+    def after_step(self, y: Tensor, at: fk.At) -> None:
+        assert at.clients is not None
+        for row in range(len(y)):
+            key = at.round, int(at.clients[row])
+            self.rates.setdefault(key, []).append(at.lr[row].item())
+            self.points.setdefault(key, []).append(y[row].clone())
+            self.state[key] = {name: value[row].clone() for name, value in at.state.items()}
+
+
+@pytest.fixture(params=["serial", "batched"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """Both engine modes."""
+    return str(request.param)
+
+
+@pytest.fixture
+def bowls() -> Callable[..., fk.Task]:
+    """`bowls(a, b, n, x0)`: client i holds n_i equal samples of .5 sum a_i (x - b_i)^2."""
+
+    def make(a: Any, b: Any, n: Any, x0: Any) -> fk.Task:
+        owner = np.repeat(np.arange(len(n)), n)
+        pairs = np.stack([np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)], 1)
+        data = fk.FederatedData.from_arrays(pairs[owner], np.zeros(len(owner)), clients=owner)
+        return fk.Task(lambda: Bowl(x0), lambda output, target: output, data, batch_size=None)
+
+    return make
+
+
+@pytest.fixture
+def small() -> fk.Task:
+    """Three classes, six unequal clients, 27 parameters."""
+    random = np.random.default_rng(0)
+    owner = np.repeat(np.arange(6), [3, 6, 9, 12, 15, 18])
+    y = (random.integers(0, 2, len(owner)) + owner) % 3
+    x = random.normal(size=(len(owner), 4)) + np.eye(4)[y]
+    data = fk.FederatedData.from_arrays(x, y, clients=owner, test=(x[::3], y[::3]))
+    return fk.Task(Net, fk.cross_entropy, data, batch_size=4, lr=0.1, budget=fk.UniformSteps(1, 5))
+
+
+@pytest.fixture
+def play() -> Callable[..., tuple[fk.Run, Trace]]:
+    """Train in float64 with a `Trace`, everybody taking part unless a world says otherwise."""
+
+    def run(task: fk.Task, text: str, steps: Any = None, mode: str = "serial", rounds: int = 1, **more: Any) -> Any:
+        known, trace = fk.algorithm(text), Trace()
+        watched = fk.Algorithm(known.client, [*known.rules, trace], known.server, known.weights)
+        budget = fk.FixedSteps(steps) if isinstance(steps, int) else steps
+        world = more.pop("world", fk.World(cohort="all", budget=budget))
+        played = fk.train(task, watched, world, rounds, engine=mode, dtype=torch.float64, **more)
+        assert played.config["engine"] == mode
+        return played, trace
+
+    return run
