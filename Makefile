@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test lint types clean
 
 demo: $(STAMP)
-	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fednova+gel fedyogi+gel \
+	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
 		--lr 0.005 --rounds 200 --seeds 3 --target 0.85 --overwrite --out runs/demo
 
 test: lint types $(STAMP)

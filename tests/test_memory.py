@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import fedkeel as fk
 from fedkeel import checkpoint, memory
 from fedkeel.conformance import MODES, check_resume, toy, toy_world
+from fedkeel.job import State
 from fedkeel.memory import Memories
-from fedkeel.round import State
 
 STORES = pytest.mark.parametrize("in_ram", [2**31, 0], ids=["ram", "file"])
 writes = st.lists(st.tuples(st.sets(st.integers(0, 299), min_size=1, max_size=90), st.integers(1, 9)), max_size=6)

@@ -73,7 +73,7 @@ def test_the_loss_includes_the_penalty(bowls, play, mode, key, pull):
 
 def test_a_non_finite_loss_is_skipped_and_counted(bowls, play, mode):
     task = bowls([[1.0]], [[0.0]], [3], [100.0])
-    task.data.x[1, 0] = 1e308
+    task.data.x[2, 0] = 1e308
     world = fk.World(cohort="all", budget=fk.FixedSteps(3))
     run, trace = play(task, "sps:c=2", mode=mode, batch_size=1, world=world)
     assert (run.history[-1]["skipped"], run.history[-1]["dropped"]) == (1, 0)

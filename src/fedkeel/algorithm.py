@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -76,6 +76,17 @@ class Rows(dict[str, Tensor]):
             self[name] = full[:n]
 
 
+class Lender(Protocol):
+    """What an engine lends to formulas while a group of clients trains."""
+
+    algorithm: Algorithm
+
+    def raw_gradient(self, at: At, point: Tensor) -> Tensor: ...
+    def full_gradient(self, at: At, point: Tensor) -> Tensor: ...
+    def represent(self, point: Tensor) -> Tensor: ...
+    def draw_models(self, at: At) -> Tensor: ...
+
+
 @dataclass
 class At:
     """What a formula may need at one moment, and nothing else.
@@ -109,12 +120,7 @@ class At:
     surveyed_all: Slots = field(default_factory=dict)
     memory_all: dict[str, Rows] = field(default_factory=dict)
     scratch_all: dict[str, Rows] = field(default_factory=dict)
-    raw_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # on this step's batch, counted
-    gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # the same, then every rule's gradient
-    penalty: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # what rules add to the loss there
-    represent: Callable[[Tensor], Tensor] = field(default=lambda point: point)  # of this step's batch, by other models
-    full_gradient: Callable[[Tensor], Tensor] = field(default=lambda point: point)
-    draw_models: Callable[[], Tensor] = field(default=lambda: torch.empty(0))
+    lender: Lender | None = None
     slot: str = ""
 
     def of(self, rule: Rule) -> At:
@@ -131,6 +137,44 @@ class At:
         for rule, rows in self.scratch_all.items():
             rows.clear()
             rows.update(notes[rule])
+
+    def raw_gradient(self, point: Tensor) -> Tensor:
+        """The gradient at other points `[clients, params]` on this step's batch, dropout replayed; counted."""
+        assert self.lender is not None
+        return self.lender.raw_gradient(self, point)
+
+    def gradient(self, point: Tensor) -> Tensor:
+        """The same, then every rule's `gradient`."""
+        assert self.lender is not None
+        g = self.raw_gradient(point)
+        with self.aside():
+            for rule in self.lender.algorithm.hooks("gradient"):
+                g = rule.gradient(g, point, self.of(rule))
+        return g
+
+    def penalty(self, point: Tensor) -> Tensor:
+        """What rules add to the loss there, `[clients, 1]`."""
+        assert self.lender is not None
+        total = point.new_zeros((len(point), 1))
+        with self.aside():
+            for rule in self.lender.algorithm.hooks("penalty"):
+                total = total + rule.penalty(point, self.of(rule))
+        return total
+
+    def full_gradient(self, point: Tensor) -> Tensor:
+        """The exact mean gradient over each client's data; counted."""
+        assert self.lender is not None
+        return self.lender.full_gradient(self, point)
+
+    def represent(self, point: Tensor) -> Tensor:
+        """This step's batch as other models represent it."""
+        assert self.lender is not None
+        return self.lender.represent(point)
+
+    def draw_models(self) -> Tensor:
+        """A fresh draw of the initialiser for each client."""
+        assert self.lender is not None
+        return self.lender.draw_models(self)
 
     def head(self, n: int) -> None:
         """Keep the first n clients in view: the others have spent their budget."""

@@ -29,8 +29,8 @@ from torch import Tensor
 from . import wire
 from .errors import InputError
 from .flat import FlatModel
+from .job import State
 from .memory import Memories
-from .round import State
 from .version import __version__
 
 BLOCK = 2**22  # numbers written or read at a time

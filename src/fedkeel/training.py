@@ -25,8 +25,9 @@ from .engine.local import Engine, Local, one_thread
 from .errors import InputError, StabilityWarning, check, is_count
 from .flat import FlatModel
 from .history import History, Row
+from .job import Job, State, first_state
 from .memory import Memories
-from .round import Job, State, first_state, one_round
+from .round import one_round
 from .task import Task
 from .version import __version__
 from .world import Epochs, World, parse_budget

@@ -46,11 +46,12 @@ class Batches:
         round: int,
         augment: Augment | None = None,
     ) -> None:
-        self.data, self.steps = data, steps
-        self.augment, self.clients, self.seed, self.round = augment, clients, seed, round
+        self.data, self.augment, self.clients, self.seed, self.round = data, augment, clients, seed, round
         sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.longest = int(steps[0])
+        # how many clients do step k, a prefix: ascending, so that one search answers for all k
+        self.counts = (len(steps) - np.searchsorted(steps[::-1], np.arange(self.longest + 1), side="right")).tolist()
         # Places beyond a client's own batch are padded with its first sample, which counts nothing.
         width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
@@ -67,7 +68,8 @@ class Batches:
 
     def active(self, k: int) -> int:
         """How many clients do step k: a prefix, since the longest budgets stand first."""
-        return int((self.steps > k).sum())
+        count: int = self.counts[k]
+        return count
 
     def at(self, k: int, active: int) -> Batch:
         """The batches of step k for the clients still in view."""

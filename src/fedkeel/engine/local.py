@@ -49,57 +49,6 @@ class Worker:
         if self.has_buffers:
             self.model.load(self.model.flat, buffers)
 
-    def lend(self, at: At, batches: Batches, algorithm: Algorithm) -> None:
-        """Give formulas the gradients they may ask for, and the gradients the rules' loss terms."""
-        adding, correct, bound = (algorithm.hooks(hook) for hook in ("loss", "gradient", "penalty"))
-
-        def terms(z: Tensor) -> Tensor | None:
-            with at.aside():
-                added = [term for rule in adding if (term := rule.loss(z, at.of(rule))) is not None]
-            return torch.stack(added).sum(0) if added else None
-
-        def raw_gradient(point: Tensor) -> Tensor:
-            at.scalars["extra_gradients"].add_(1)
-            at.scalars["extra_samples"].add_(torch.from_numpy(batches.widths[: len(point), None]).to(point))
-            buffers = self.model.buffers() if self.has_buffers else None
-            g, _ = self.gradients(point, batches.current)
-            self.model.load(self.model.flat, buffers)
-            return g
-
-        def gradient(point: Tensor) -> Tensor:
-            g = raw_gradient(point)
-            with at.aside():
-                for rule in correct:
-                    g = rule.gradient(g, point, at.of(rule))
-            return g
-
-        def penalty(point: Tensor) -> Tensor:
-            with at.aside():
-                return sum((rule.penalty(point, at.of(rule)) for rule in bound), point.new_zeros((len(point), 1)))
-
-        def full_gradient(point: Tensor) -> Tensor:
-            assert at.clients is not None
-            total = torch.zeros(len(at.clients), self.model.size).to(point)
-            was = self.model.module.training
-            self.model.module.eval()  # exact: no dropout, and buffers stay as they are
-            for batch in whole(self.task.data, at.clients):
-                total += self.gradients(point.expand(len(at.clients), -1), batch)[0]
-            self.model.module.train(was)
-            sizes = at.samples
-            at.scalars["extra_gradients"].add_(torch.ceil(sizes / torch.from_numpy(batches.widths[:, None]).to(sizes)))
-            at.scalars["extra_samples"].add_(sizes)
-            return total
-
-        def draw_models() -> Tensor:
-            assert at.clients is not None
-            seeds = [draws.torch_seed(self.seed, "anchor", client=int(c)) for c in at.clients]
-            drawn = [FlatModel(seeded(s, self.task.model), self.model.flat.dtype).flat for s in seeds]
-            return torch.stack(drawn).to(self.model.flat.device)
-
-        at.raw_gradient, at.full_gradient, at.draw_models = raw_gradient, full_gradient, draw_models
-        at.gradient, at.penalty, at.represent = gradient, penalty, self.gradients.represent
-        self.gradients.terms = terms if adding else None
-
     def float_buffers(self) -> dict[str, Tensor]:
         """The buffers that travel and count as bytes."""
         return {k: b for k, b in self.model.module.named_buffers() if b.is_floating_point()}
@@ -121,6 +70,60 @@ class Worker:
         self.model.module.eval()
         output = self.model.module(channels_last(x))
         return output, self.task.loss(output, y)
+
+
+@dataclass
+class Lent:
+    """What formulas may ask a worker for while its group trains (`algorithm.Lender`)."""
+
+    worker: Worker
+    batches: Batches
+    algorithm: Algorithm
+
+    def raw_gradient(self, at: At, point: Tensor) -> Tensor:
+        at.scalars["extra_gradients"].add_(1)
+        at.scalars["extra_samples"].add_(torch.from_numpy(self.batches.widths[: len(point), None]).to(point))
+        model, has_buffers = self.worker.model, self.worker.has_buffers
+        buffers = model.buffers() if has_buffers else None
+        g, _ = self.worker.gradients(point, self.batches.current)
+        if has_buffers:
+            model.load(model.flat, buffers)
+        return g
+
+    def full_gradient(self, at: At, point: Tensor) -> Tensor:
+        assert at.clients is not None
+        model, data = self.worker.model, self.worker.task.data
+        total = torch.zeros(len(at.clients), model.size).to(point)
+        was = model.module.training
+        model.module.eval()  # exact: no dropout, and buffers stay as they are
+        for batch in whole(data, at.clients):
+            total += self.worker.gradients(point.expand(len(at.clients), -1), batch)[0]
+        model.module.train(was)
+        widths = torch.from_numpy(self.batches.widths[:, None]).to(at.samples)
+        at.scalars["extra_gradients"].add_(torch.ceil(at.samples / widths))
+        at.scalars["extra_samples"].add_(at.samples)
+        return total
+
+    def represent(self, point: Tensor) -> Tensor:
+        return self.worker.gradients.represent(point)
+
+    def draw_models(self, at: At) -> Tensor:
+        assert at.clients is not None
+        seeds = [draws.torch_seed(self.worker.seed, "anchor", client=int(c)) for c in at.clients]
+        flat = self.worker.model.flat
+        drawn = [FlatModel(seeded(s, self.worker.task.model), flat.dtype).flat for s in seeds]
+        return torch.stack(drawn).to(flat.device)
+
+    def loss_terms(self, at: At) -> Callable[[Tensor], Tensor | None] | None:
+        """What rules add to the loss of every sample, from the model's representations; None if no rule does."""
+        adding = self.algorithm.hooks("loss")
+
+        def terms(z: Tensor) -> Tensor | None:
+            with at.aside():
+                added = [term for rule in adding if (term := rule.loss(z, at.of(rule))) is not None]
+            return torch.stack(added).sum(0) if added else None
+
+        return terms if adding else None
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,8 @@ class Engine:
     def close(self) -> None:
         """Let the workers go."""
         self.pool.shutdown(wait=True, cancel_futures=True)
+        for worker in self.all:
+            worker.gradients.terms = None
 
     def map(self, do: Callable[[Worker, T], Any], items: Sequence[T]) -> Iterator[Any]:
         """`do(worker, item)` for every item; results in the order of items."""

@@ -1,0 +1,89 @@
+"""A client's side of a round, before and after the local loop: arriving, answering a survey, reporting."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import wire
+from .algorithm import Algorithm, At, Rows
+from .data.batches import Batches
+from .engine.local import Lent, Worker
+from .job import Message
+from .weights import lengths
+from .wire import Part, Slots, Upload
+from .world import Ints
+
+
+def arrive(
+    worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints, order: Ints
+) -> tuple[At, Tensor, Batches]:
+    """What formulas may read on these clients, their models `[clients, params]`, and the batches they will see."""
+    job, clients, steps, seen = message.job, clients[order], steps[order], seen[order]
+    worker.load(message.buffers, message.at["round"], clients)
+    y = worker.gradients.start(message.at["x"], len(clients))
+    data, size = job.task.data, message.batch_size
+    batches = Batches(data, clients, steps, size, job.seed, message.at["round"], job.task.augment)
+
+    at, column = At(**message.at, optimizer=job.algorithm.client, clients=clients), y.new_zeros((len(y), 1))
+    own = {"steps": steps, "samples": job.task.data.sizes(clients), "first": 1 - seen}
+    scalars = {name: torch.from_numpy(value[:, None]).to(column) for name, value in own.items()}
+    scalars |= {name: column.clone() for name in ("lr_sum", "loss_sum", "extra_gradients", "extra_samples")}
+    at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
+    at.lender = lent = Lent(worker, batches, job.algorithm)
+    worker.gradients.terms = lent.loss_terms(at)
+    for rule in job.algorithm.rules:
+        rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
+        if rule.defines("client_init") and not seen.all():
+            for name, value in rule.client_init(at.x, at.of(rule)).items():
+                rows[name] = torch.where(at.first.bool(), value, rows.get(name, value)).expand(len(y), -1)
+        at.memory_all[rule.slot], at.scratch_all[rule.slot] = Rows(rows), Rows({})
+    return at, y, batches
+
+
+@torch.no_grad()
+def survey(worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints) -> Part:
+    """The first of two exchanges, for rules that ask for one: nobody trains yet."""
+    order, weights = np.argsort(-steps, kind="stable"), message.job.algorithm.weighing
+    at, _, _ = arrive(worker, message, clients, steps, memory, seen, order)
+    asked = {rule.slot: rule.survey(at.of(rule)) for rule in message.job.algorithm.hooks("survey")}
+    back = torch.from_numpy(np.argsort(order))
+    answers = {(slot, name): value[back] for slot, values in asked.items() for name, value in values.items()}
+    part = Part(clients=clients.tolist(), samples=[at.samples[back]], steps=[at.steps[back]])
+    part.norms = [torch.ones_like(at.steps)]
+    part.sum_up(answers, weights.each(part.samples[0], part.norms[0]))
+    part.count("gradients", int(at.scalars["extra_gradients"].sum()))
+    part.count("samples", int(at.scalars["extra_samples"].sum()))
+    wire.count_answers(part, answers, len(clients))
+    return part
+
+
+def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) -> Part:
+    """Updates and what rules add, summed in cohort order; a client with a non-finite one is dropped."""
+    update, finished = y - at.x, {rule.slot: rule.finish(y, at.of(rule)) for rule in algorithm.rules}
+    if said := algorithm.client.scalars(at.state, at):
+        finished[algorithm.client.slot] = Upload(scalars=said), {}
+    sums = {("", "update"): update}
+    sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
+    finite = torch.stack([torch.isfinite(value).all(1) for value in sums.values()]).all(0).cpu().numpy()[back]
+    finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
+    assert at.clients is not None
+    cohort, rows = at.clients[back], torch.from_numpy(back[finite]).to(y.device)
+    part = Part(clients=cohort[finite].tolist(), dropped=cohort[~finite].tolist())
+    wire.count_upload(part, update, finished, worker.float_buffers(), algorithm.weighing.needs_norm, len(cohort))
+    if not part.clients:
+        return part
+
+    samples, steps = at.samples[rows], at.steps[rows]
+    norms = torch.ones_like(steps)
+    if algorithm.weighing.needs_norm:
+        norms = lengths(algorithm.client, algorithm.rules, steps, float(at.lr[0]), at.expected_steps).to(steps)
+    part.samples, part.steps, part.norms = [samples], [steps], [norms]
+    part.losses = [at.scalars["loss_sum"][rows] / steps]
+    part.scalars = [{slot: {k: v[rows] for k, v in up.scalars.items()} for slot, (up, _) in finished.items()}]
+    part.sum_up({key: value[rows] for key, value in sums.items()}, algorithm.weighing.each(samples, norms))
+    worker.sum_buffers(part, samples)
+    kept = {slot: {name: v[rows] for name, v in memory.items()} for slot, (_, memory) in finished.items() if memory}
+    part.memory = [(cohort[finite], kept)] if kept else []
+    return part
