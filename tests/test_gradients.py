@@ -231,3 +231,29 @@ def test_a_model_that_draws_globally_runs_on_one_worker_under_its_own_seed():
     assert "one worker" in runs[1].config["engine_reason"]
     assert torch.equal(runs[0].params, runs[1].params)
     assert not torch.equal(runs[0].params, fk.train(task_of(Careless), "fedavg", rounds=3, seed=1).params)
+
+
+def two_axes(bias):
+    """A layer over the last of two axes, as in mixers and attention: nothing but clients may be taken for clients."""
+    return lambda: nn.Sequential(nn.Linear(3, 3, bias=bias), nn.Tanh(), nn.Flatten(1, 2), nn.Linear(12, 2, bias=bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_axes_between_batch_and_features_stay_the_samples_own(bias):
+    x = torch.randn(12, 4, 3, generator=torch.Generator().manual_seed(2))
+    assert chosen(two_axes(bias), x=x)[0] == "batched"
+    task = task_of(two_axes(bias), x=x, batch_size=3)  # as many samples as clients
+    serial, batched = ends(task, dtype=torch.float64)
+    assert torch.allclose(serial.params, batched.params, rtol=0, atol=1e-12)
+
+
+def test_a_forward_that_is_right_only_while_clients_agree_runs_serially(monkeypatch):
+    from fedkeel.engine import client_axis
+
+    def first_clients_model(module):
+        return lambda vectors, x: torch.func.functional_call(
+            module, {"weight": vectors[0, :6].view(2, 3), "bias": vectors[0, 6:]}, (x,)
+        ) + 0 * vectors.sum()  # fmt: skip
+
+    monkeypatch.setattr(client_axis, "chain", first_clients_model)
+    assert chosen(lambda: nn.Linear(3, 2), "batched")[0] == "serial"

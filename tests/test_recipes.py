@@ -56,17 +56,24 @@ def test_gel_with_adam_is_the_first_version():
     assert isinstance(fk.algorithm("gel:client=adam,weights=samples").weights, fk.Samples)
 
 
-@pytest.mark.parametrize("key", COMMON)
-def test_every_common_key_is_taken_by_every_recipe(key):
-    value = {"lr": 0.5, "momentum": 0.5, "nesterov": "false", "weight_decay": 0.1, "clip": 2, "client": "sgd",
-             "server_lr": 0.5, "weights": "uniform", "buffers": "server"}[key]  # fmt: skip
-    for name in RECIPES:
-        parameters = fk.algorithm(f"{name}:{key}={value}").parameters()
-        place, field = {
-            "client": ("client", "name"), "server_lr": ("server", "lr"), "weights": ("weights", "name"),
-        }.get(key, ("client", key))  # fmt: skip
-        got = parameters["buffers"] if key == "buffers" else parameters[place][field]
-        assert got == (False if value == "false" else value)
+SET = {
+    "lr": (0.5, "client", "lr"), "momentum": (0.5, "client", "momentum"), "nesterov": (False, "client", "nesterov"),
+    "weight_decay": (0.1, "client", "weight_decay"), "clip": (2, "client", "clip"), "client": ("sgd", "client", "name"),
+    "server_lr": (0.5, "server", "lr"), "weights": ("uniform", "weights", "name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SET)
+@pytest.mark.parametrize("name", CONTRACT)
+def test_every_recipe_passes_the_common_keys_on(name, key):
+    assert key in COMMON
+    value, part, field = SET[key]
+    assert fk.algorithm(f"{name}:{key}={str(value).lower()}").parameters()[part][field] == value
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_every_recipe_takes_a_policy_for_buffers(name):
+    assert fk.algorithm(f"{name}:buffers=server").parameters()["buffers"] == "server"
 
 
 @pytest.mark.parametrize(

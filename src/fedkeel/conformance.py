@@ -217,7 +217,7 @@ def check_gradient(
     >>> from fedkeel import Proximal
     >>> check_gradient(Proximal(0.5), lambda y, at: 0.25 * ((y - at.x) ** 2).sum(1, keepdim=True))
     """
-    value: Any = penalty or getattr(rule, "penalty", None)
+    value = penalty or (rule.penalty if rule.defines("penalty") else None)
     assert value is not None, f"{rule.slot} has no penalty; give one"
     random = torch.Generator().manual_seed(0)
     x, y = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((size,), (clients, size)))

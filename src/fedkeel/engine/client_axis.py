@@ -39,7 +39,8 @@ def chain(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor] | None:
                 rows = rows @ weight if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, weight)
                 x = rows.view(*x.shape[:-1], layer.out_features)
             elif isinstance(layer, nn.Flatten):
-                x = x.flatten(layer.start_dim + 1 if layer.start_dim >= 0 else layer.start_dim, layer.end_dim)
+                first, last = (axis + 1 if axis >= 0 else axis for axis in (layer.start_dim, layer.end_dim))
+                x = x.flatten(first, last)
             else:
                 x = layer(x)
         return x

@@ -168,19 +168,22 @@ def no_client_axis(task: Task, model: FlatModel) -> str | None:
     if model.buffers():
         return "the model has buffers"
     x, y = task.data.x[:2], task.data.y[:2]
-    # Two clients: one with all of these samples, one with the first alone, padded with what must not count.
+    # Two clients with models of their own: one has all of these samples, one the first alone, and padding.
+    points = torch.stack([model.flat, 0.5 * model.flat])
     share = torch.zeros(2, len(x)).to(model.flat)
     share[0], share[1, 0] = 1 / len(x), 1
     batched, serial = Batched(task, model), Serial(task, model)
     try:
         both = Batch(torch.stack([x, x]), torch.stack([y, y]), share)
-        g, loss = batched(batched.start(model.flat, 2), both)
-        oracles = [serial(model.flat[None].clone(), Batch(x[None, :own], y[None, :own], None)) for own in (len(x), 1)]
+        batched.start(model.flat, 2)
+        g, loss = batched(points, both)
+        own = [Batch(x[None, :n], y[None, :n], None) for n in (len(x), 1)]
+        oracles = [serial(point[None], batch) for point, batch in zip(points, own, strict=True)]
     except Exception as error:  # whatever a user's forward does that vmap cannot follow
         return f"its forward does not run under vmap ({type(error).__name__})"
     for client, (oracle, value) in enumerate(oracles):
         for got, want in ((g[client], oracle[0]), (loss[client], value[0])):
-            if not torch.allclose(got, want, rtol=1e-3, atol=1e-5):
+            if not torch.allclose(got, want, rtol=1e-3, atol=1e-5, equal_nan=True):
                 return "its forward along the client axis gives other gradients than one client at a time"
     return None
 
