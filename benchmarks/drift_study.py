@@ -65,7 +65,7 @@ def page(
         f"One class per client, {len(made.data)} clients, {cohort} per round, {size:,} parameters, batch",
         f"{made.batch_size}, budget {made.budget}, weight decay {decay:g}, {rounds} rounds, evaluated every 5. Rates",
         f"were chosen on seed {TUNING} alone; the table has seeds {REPORT}. Accuracy is the mean over the last",
-        "quarter of the rounds, ± its 95 % interval over seeds (Student's t). `benchmarks/drift_study.py` makes this page.",
+        "quarter of the rounds, ± its 95 % interval over seeds (Student's t). Made by `benchmarks/drift_study.py`.",
         "",
         "| method | rates tried: accuracy on the tuning seed | rate | accuracy | by seed | MB to FedAvg's mean |",
         "|---|---|---|---|---|---|",
