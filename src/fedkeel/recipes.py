@@ -238,7 +238,7 @@ def algorithm(text: str) -> Algorithm:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
     weights = [recipe.weights(**keys) for recipe, keys in owned if recipe.weights]
     if len(set(weights)) > 1 and "weights" not in common:
-        raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; say which with weights=.")
+        raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; use weights= to say which.")
     defaults: dict[str, Any] = {}
     for recipe, _ in owned:
         defaults |= recipe.defaults

@@ -165,6 +165,9 @@ class FedHBM(Rule):
             at.scratch["push"] = self.beta * known * scaling(self.scale, at) / at.steps * (y - at.memory["anchor"])
         return g
 
+    def penalty(self, y: Tensor, at: At) -> Tensor:
+        return y.new_zeros((len(y), 1))  # `gradient` only takes a note
+
     def after_step(self, y: Tensor, at: At) -> None:
         if self.beta:
             y.add_(at.scratch["push"])
