@@ -105,3 +105,11 @@ def test_no_batch_size_means_all_local_data():
     run = fk.train(task, "fedavg", fk.World([[2]], fk.FixedSteps(2)), 1)
     assert run.history[-1]["samples"] == 2 * 7
     assert fk.train(task, "fedavg", fk.World([[2]], fk.FixedSteps(2)), 1, batch_size=3).history[-1]["samples"] == 6
+
+
+def test_a_model_that_does_not_fit_its_data_is_named_in_one_line():
+    data = fk.FederatedData.from_arrays(torch.zeros(4, 3), [0, 1, 0, 1], clients=[0, 0, 1, 1])
+    task = fk.Task(model=lambda: nn.Linear(5, 2), loss=fk.cross_entropy, data=data)
+    with pytest.raises(fk.InputError, match=r"does not take a batch \(2, 3\) of float32") as caught:
+        fk.train(task, "fedavg", rounds=1)
+    assert len(str(caught.value).splitlines()) == 1

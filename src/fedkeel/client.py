@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,10 +13,26 @@ from . import wire
 from .algorithm import Algorithm, At, Rows
 from .data.batches import Batches
 from .engine.local import Lent, Worker
+from .errors import ClientError, FedkeelError
 from .job import Message
 from .weights import lengths
 from .wire import Part, Slots, Upload
 from .world import Ints
+
+
+@contextmanager
+def naming(message: Message, clients: Ints) -> Iterator[list[At]]:
+    """What fails in a model, a loss or a rule says in which round, on which client and at which step."""
+    where: list[At] = []
+    try:
+        yield where
+    except FedkeelError:
+        raise
+    except Exception as error:
+        who = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients.tolist()}"
+        step = f", step {where[0].k + 1}" if where else ""
+        told = f"Round {message.at['round']}, {who}{step}: {type(error).__name__}: {error}"
+        raise ClientError(told) from error
 
 
 def arrive(
@@ -46,8 +65,9 @@ def arrive(
 def survey(worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints) -> Part:
     """The first of two exchanges, for rules that ask for one: nobody trains yet."""
     order, weights = np.argsort(-steps, kind="stable"), message.job.algorithm.weighing
-    at, _, _ = arrive(worker, message, clients, steps, memory, seen, order)
-    asked = {rule.slot: rule.survey(at.of(rule)) for rule in message.job.algorithm.hooks("survey")}
+    with naming(message, clients):
+        at, _, _ = arrive(worker, message, clients, steps, memory, seen, order)
+        asked = {rule.slot: rule.survey(at.of(rule)) for rule in message.job.algorithm.hooks("survey")}
     back = torch.from_numpy(np.argsort(order))
     answers = {(slot, name): value[back] for slot, values in asked.items() for name, value in values.items()}
     part = Part(clients=clients.tolist(), samples=[at.samples[back]], steps=[at.steps[back]])

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from . import wire
 from .algorithm import Algorithm, At, Plan
-from .client import arrive, report, survey
+from .client import arrive, naming, report, survey
 from .data.batches import Batch, Batches
 from .engine.local import Engine, Worker
-from .errors import ClientError, FedkeelError
 from .job import COUNTED, Job, Message, State
 from .wire import Part, Slots
 from .world import Ask, Ints
@@ -88,15 +87,11 @@ def broadcast(job: Job, state: State, t: int, cohort: int, plan: Plan) -> tuple[
 def visit(worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints) -> Part:
     """A group of clients in lockstep (one client in serial mode): train, then report."""
     order = np.argsort(-steps, kind="stable")  # the longest budgets first
-    at, y, batches = arrive(worker, message, clients, steps, memory, seen, order)
-    try:
+    with naming(message, clients) as where:
+        at, y, batches = arrive(worker, message, clients, steps, memory, seen, order)
+        where.append(at)
         local_update(at, y, batches, worker.gradients, message.job.algorithm)
         part = report(at, y, np.argsort(order), worker, message.job.algorithm)
-    except FedkeelError:
-        raise
-    except Exception as error:
-        who = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients.tolist()}"
-        raise ClientError(f"Round {at.round}, {who}, step {at.k + 1}: {type(error).__name__}: {error}") from error
     part.count("gradients", int(steps.sum()) + int(at.scalars["extra_gradients"].sum()))
     part.count("samples", int((steps[order] * batches.widths).sum()) + int(at.scalars["extra_samples"].sum()))
     return part

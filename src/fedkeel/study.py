@@ -24,6 +24,7 @@ from .world import World, parse_budget
 # The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
         2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,10 @@ class Study:
             shared = {
                 "task": config["task"],
                 "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
-                **{k: config[k] for k in ("rounds", "batch_size", "engine", "target", "eval_every", "dtype")},
+                **{k: config[k] for k in SHARED},
             }
             if "algorithms" in config:
-                rest = {k: config[k] for k in ("algorithms", "seeds", "lr", "checkpoint_every")}
+                rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
                 return cls(**shared, **rest)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
@@ -163,7 +164,6 @@ def _one(
     watch: Watch,
     began: Callable[[dict[str, Any]], None],
 ) -> tuple[History, str]:
-    every = study.checkpoint_every
     callbacks = [lambda row: watch(text, seed, row)]
     if (folder / "config.json").exists():
         config = files.read_json(folder / "config.json")
@@ -173,12 +173,12 @@ def _one(
             history = rows.read(folder / "history.jsonl")
             watch(text, seed, history[-1])
             return history, status
-        run = training.resume(folder, task=task, every=every, callbacks=callbacks)
+        run = training.resume(folder, task=task, callbacks=callbacks)
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
             dtype=training.DTYPES[study.dtype], engine=study.engine, eval_every=study.eval_every,
-            checkpoint=folder, every=every, callbacks=callbacks, started=began,
+            checkpoint=folder, every=study.checkpoint_every, callbacks=callbacks, started=began,
         )  # fmt: skip
     return run.history, run.status
 

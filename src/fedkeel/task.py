@@ -82,7 +82,11 @@ class Task:
         x, y = self.data.x[:2], self.data.y[:2]
         was, state = model.module.training, model.buffers()
         model.module.eval()
-        output = model.module(x)
+        try:
+            output = model.module(x)
+        except Exception as error:  # torch's own words are about shapes the user did not choose
+            told = f"The model does not take a batch {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}: {error}"
+            raise InputError(told.splitlines()[0]) from error
         if classes := self.classes(output):
             for name, labels in (("y", self.data.y), ("test y", self.data.test[1] if self.data.test else y)):
                 low, high = int(labels.min()), int(labels.max())

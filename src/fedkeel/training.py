@@ -122,10 +122,10 @@ def train(
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
         workers = engine.start(job.task, model, seed)
-        config = configuration(job, workers, dtype, eval_every)
+        config = configuration(job, workers, dtype, eval_every, every)
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
-        log = Log(Path(checkpoint) if checkpoint is not None else None, config, every)
+        log = Log(Path(checkpoint) if checkpoint is not None else None, config)
         return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
 
 
@@ -143,7 +143,7 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     return Job(task, resolved, world, rounds, seed, batch_size)
 
 
-def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int) -> dict[str, Any]:
+def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int, every: int) -> dict[str, Any]:
     """What `config.json` says."""
     task = job.task
     cannot = []
@@ -169,6 +169,7 @@ def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int)
         "chunk": engine.chunk,
         "target": task.target,
         "eval_every": eval_every,
+        "checkpoint_every": every,
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
     }
@@ -177,8 +178,8 @@ def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int)
 class Log:
     """The run directory while the run goes on (or nothing, without one)."""
 
-    def __init__(self, folder: Path | None, config: dict[str, Any], every: int) -> None:
-        self.folder, self.config, self.every = folder, config, every
+    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
+        self.folder, self.config, self.every = folder, config, config["checkpoint_every"]
 
     def open(self, history: History) -> None:
         if self.folder is not None:
@@ -291,7 +292,6 @@ def resume(
     algorithm: Algorithm | None = None,
     world: World | None = None,
     stop_after: int | None = None,
-    every: int = 10,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
@@ -315,7 +315,7 @@ def resume(
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
         else:  # killed before its first checkpoint
             state, history = first_state(job, model.flat.clone(), model.buffers()), History()
-        return _play(job, model, engine, state, history, config, Log(path, config, every), stop_after, callbacks)
+        return _play(job, model, engine, state, history, config, Log(path, config), stop_after, callbacks)
 
 
 def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:

@@ -147,7 +147,7 @@ class Local:
     def start(self, task: Task, model: FlatModel, seed: int) -> Engine:
         """Workers for this task; ends with `close`."""
         mode, reason = choose(self.mode, task, model)
-        workers = self.workers or len(os.sched_getaffinity(0))
+        workers = self.workers or cores()
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
@@ -223,6 +223,11 @@ class Engine:
         elif task.classes(output):
             accuracy = float((output.argmax(1) == y).double().mean())
         return {"loss": loss if np.isfinite(loss) else None, "accuracy": accuracy}
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
