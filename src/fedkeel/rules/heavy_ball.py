@@ -51,6 +51,8 @@ class GHBM(Rule):
         check(self.tau is None or is_count(self.tau), self, "tau", "an integer >= 1", self.tau)
         kinds = ("zero", "clamp", "truncate")
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
+        push = self.nesterov_push
+        check(isinstance(push, bool), self, "nesterov_push", "true or false", push)
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         population = len(task.data)
