@@ -63,7 +63,9 @@ class GHBM(Rule):
         behind = at.round - 1 - self.tau  # t - tau - 1
         if not self.beta or at.round == 1 or (behind < 0 and self.warmup == "zero"):
             return {}
-        oldest = at.x0 if behind < 0 else server[str(behind % self.tau)]
+        # A round in which nobody took part left the model, and the list, as they were: the next entry holds it.
+        kept = min((t for t in map(int, server) if t >= behind), default=None)
+        oldest = at.x0 if behind < 0 else at.x if kept is None else server[str(kept)]
         divisor = at.round - 1 if behind < 0 and self.warmup == "truncate" else self.tau
         return {"M": (at.x - oldest) / divisor}
 
@@ -77,8 +79,10 @@ class GHBM(Rule):
             y.addcmul_(at.sent["M"], self.beta / at.steps * more)
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        # A ring of the last tau models; old tensors are never written to, so nothing is copied.
-        return {**server, str((at.round - 1) % (self.tau or 1)): at.x}
+        # The last tau models by round; old tensors are never written to, so nothing is copied.
+        assert self.tau is not None
+        recent = {t: x for t, x in server.items() if int(t) >= at.round - self.tau}
+        return {**recent, str(at.round - 1): at.x}
 
     def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
         rate = algorithm.server.lr
