@@ -132,6 +132,11 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "fedavg", "--cohort", "2.5"], "a fraction in (0, 1]"),
         (["synthetic", "fedavg", "--cohort", "many"], "not a number, a fraction or all"),
         (["synthetic", "fedavg", "--rounds", "0"], "must be an integer >= 1"),
+        (["synthetic", "fedavg", "gel", "--rounds", "0"], "'rounds' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--seed", "-1"], "'seed' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--batch-size", "0"], "'batch_size' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--eval-every", "0"], "'eval_every' parameter of train must be"),
+        (["--config", "any.json", "--rounds", "9", "--eval-every", "2"], "leave out --rounds, --eval-every"),
         (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial' or 'batched'"),
         (["synthetic", "fedavg:momentum=0+gel"], "give momentum=0.9"),
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
@@ -161,6 +166,19 @@ def test_a_directory_with_something_in_it_is_left_alone_unless_told(tmp_path: Pa
     assert run("fedavg", *SMALL, "--out", str(tmp_path)) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
     assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 0
+
+
+def test_an_old_run_is_not_thrown_away_for_one_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    assert run("fedavg", "--rounds", "0", "--out", str(tmp_path), "--overwrite") == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "file" / "d")) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error and len(error.splitlines()) == 1
 
 
 def test_a_diverging_run_exits_with_3_and_keeps_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,8 @@ class Study:
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
         Local(self.engine)
+        for seed in self.seeds:
+            training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
 

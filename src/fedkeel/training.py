@@ -108,12 +108,8 @@ def train(
     >>> [row["round"] for row in run.history], run.status
     ([0, 1, 2], 'done')
     """
-    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
-    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
-    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
-    check(is_count(every), "train", "every", "an integer >= 1", every)
+    check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
-    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
@@ -127,6 +123,15 @@ def train(
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
         return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
+
+
+def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: int, every: int) -> None:
+    """Refuse plain settings that are out of range."""
+    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
+    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
+    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
+    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
+    check(is_count(every), "train", "every", "an integer >= 1", every)
 
 
 def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
