@@ -28,7 +28,8 @@ def bare(history):
     ("name", "value"),
     [
         ("rounds", 0), ("rounds", 2.0), ("seed", -1), ("seed", 2**63), ("seed", "x"), ("batch_size", 0),
-        ("eval_every", 0), ("every", 0), ("stop_after", 0), ("dtype", torch.float16),
+        ("eval_every", 0), ("every", 0), ("stop_after", 0), ("dtype", torch.float16), ("task", "synthetic"),
+        ("algorithm", fk.SGD(0.1)), ("algorithm", None), ("world", 20), ("engine", None), ("device", "abacus"),
     ],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name, value):

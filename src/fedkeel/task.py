@@ -56,7 +56,8 @@ class Task:
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
-        check(callable(self.model), self, "model", "a function that makes an nn.Module", self.model)
+        makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run starts from a fresh one
+        check(makes, self, "model", "a function that makes an nn.Module", self.model)
         check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
         check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
         check(self.batch_size is None or is_count(self.batch_size), self, "batch_size", ">= 1 or None", self.batch_size)

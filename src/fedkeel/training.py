@@ -111,9 +111,14 @@ def train(
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
+    check(_is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
         engine = Local(engine)
+    check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
+    check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
+    check(world is None or isinstance(world, World), "train", "world", "a World", world)
+    check(hasattr(engine, "start"), "train", "engine", "'auto', 'serial', 'batched' or a Local", engine)
     job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
@@ -132,6 +137,14 @@ def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: i
     check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
     check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
     check(is_count(every), "train", "every", "an integer >= 1", every)
+
+
+def _is_here(device: str) -> bool:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError):  # torch's words for: unknown, not compiled in, not there
+        return False
+    return True
 
 
 def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
