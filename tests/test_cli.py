@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,18 @@ def test_the_table_and_the_curve_name_every_arm(tmp_path: Path, capsys: pytest.C
     assert "speed-up" in out
     assert "±" in out
     assert out.count("■ fedavg") == out.count("■ gel") == 2
+
+
+def test_the_table_says_where_gel_brought_momentum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = ["fedprox", "fedprox+gel", "fedavgcm+gel", "fedavg:momentum=0.5+gel", "gel:client=adam"]
+    assert run(*arms, "--rounds", "1", "--cohort", "2", "--out", str(tmp_path / "d")) == 0
+    assert "client momentum 0.9 comes with gel in fedprox+gel." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_stability_warning_is_one_line_without_our_code(tmp_path: Path) -> None:
+    words = ["run", "synthetic:users=4", "fedhbm", "--cohort", "all", "--rounds", "1", "--out", str(tmp_path / "d")]
+    done = subprocess.run([sys.executable, "-m", "fedkeel.cli", *words], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"fedkeel: warning: FedHBM with beta=1, s=1: k=1\.\d+ >= 1, .*\n", done.stderr)
 
 
 def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import FedkeelError, InputError
+from .errors import FedkeelError, InputError, StabilityWarning
 
 EXAMPLES = """examples:
   fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; gives the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.do(arguments))
+        with _warnings_in_one_line():
+            return int(arguments.do(arguments))
     except InputError as error:
         return _fail(error, 2)
     except FedkeelError as error:
@@ -50,6 +53,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # a folder that cannot be written, a full disk
         return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else error, 2)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """A word about settings, once and without the place in our code that says it."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, StabilityWarning):
+                usual(message, category, *place, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"fedkeel: warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def _fail(error: object, code: int) -> int:
