@@ -76,6 +76,13 @@ def test_a_configuration_repeats_its_run_bit_for_bit(tmp_path: Path, arms: list[
         assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_configuration_repeats_the_chunks_too(tmp_path: Path) -> None:
+    first = fk.train(fk.tasks.synthetic(), "fedavg", rounds=3, engine=fk.Local(chunk=3))
+    first.save(tmp_path / "first")
+    assert main(["run", "--config", str(tmp_path / "first" / "config.json"), "--out", str(tmp_path / "again")]) == 0
+    assert torch.equal(fk.load(tmp_path / "again").params, first.params)
+
+
 def test_a_stopped_comparison_is_continued_where_it_stopped(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     arms = ["fedavg", "scaffold", "--rounds", "6", "--cohort", "4", "--checkpoint-every", "2"]

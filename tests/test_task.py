@@ -41,6 +41,7 @@ def test_a_loss_must_give_one_value_per_sample(loss, shape):
     [
         ({"loss": 5}, "loss"), ({"model": 5}, "model"), ({"model": nn.Linear(3, 2)}, "model"), ({"data": [1]}, "data"),
         ({"batch_size": 0}, "batch_size"), ({"lr": -1}, "lr"), ({"target": "high"}, "target"),
+        ({"metric": "auc"}, "metric"),
     ],
 )  # fmt: skip
 def test_a_bad_part_is_refused_by_name(keys, name):

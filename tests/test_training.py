@@ -313,6 +313,18 @@ def test_a_nameable_run_needs_nothing_but_its_directory(tmp_path):
     assert torch.equal(fk.resume(tmp_path).params, whole.params)
 
 
+@pytest.mark.parametrize("part", ["model", "loss", "data", "metric", "augment"])
+def test_a_named_task_with_another_part_cannot_be_repeated_by_its_name(part):
+    named = fk.tasks.synthetic(users=5)
+    other = {"model": lambda: nn.Linear(60, 5, bias=False), "data": named.data.cast(torch.float64, "cpu")}
+    other |= {"metric": lambda outputs, targets: 0.0, "augment": lambda x, generators: x}
+    other |= {"loss": lambda output, target: fk.cross_entropy(output, target)}
+    for task, can in ((replace(named, lr=0.5), True), (replace(named, **{part: other[part]}), False)):
+        config = fk.train(task, "fedavg", rounds=1).config
+        assert config["rerunnable"] is can
+        assert can or config["why_not"] == "the task was made from Python objects"
+
+
 def test_a_run_directory_holds_the_contracts_files_and_keys(tmp_path):
     run = play("fedprox+gel", checkpoint=tmp_path)
     assert {f.name for f in tmp_path.iterdir()} == {

@@ -48,6 +48,7 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class Study:
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
-        Local(self.engine)
+        Local(self.engine, chunk=self.chunk)
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
@@ -123,9 +124,8 @@ class Study:
                 return cls(**shared, **rest)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
-            return cls(
-                **shared, algorithms=[config["algorithm"]], seeds=[config["seed"]], parameters=config["parameters"]
-            )
+            own = {"chunk": config["chunk"], "parameters": config["parameters"]}
+            return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
         except KeyError as error:
             raise InputError(f"The configuration has no {error}.") from error
 
@@ -179,8 +179,9 @@ def _one(
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=study.engine, eval_every=study.eval_every,
-            checkpoint=folder, every=study.checkpoint_every, callbacks=callbacks, started=began,
+            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
+            eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
+            callbacks=callbacks, started=began,
         )  # fmt: skip
     return run.history, run.status
 
