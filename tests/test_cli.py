@@ -83,6 +83,33 @@ def test_a_configuration_repeats_the_chunks_too(tmp_path: Path) -> None:
     assert torch.equal(fk.load(tmp_path / "again").params, first.params)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"world": None}, "cannot be read"), ({"world": {"budget": 5}}, "cannot be read"),
+        ({"task": None}, "'task' parameter of run"), ({"parameters": {}}, "do not make an algorithm: 'client'"),
+        ({"algorithm": 5}, "'algorithms' parameter of run"), ({"algorithms": ["gel"], "seeds": []}, "'seeds' param"),
+        ({"algorithms": "gel", "seeds": [0]}, "'algorithms' parameter of run"), ({"seed": "x"}, "'seed' parameter"),
+    ],
+)  # fmt: skip
+def test_a_configuration_edited_by_hand_gets_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+) -> None:
+    config = fk.train(fk.tasks.synthetic(users=5), "fedavg", rounds=1).config | {"lr": None} | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["run", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "d")]) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_comparison_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    assert run("fedavg", "gel", "--rounds", "1", "--cohort", "2", "--out", str(tmp_path / "d")) == 0
+    for read in (fk.load, fk.resume):
+        with pytest.raises(fk.InputError, match="holds a comparison"):
+            read(tmp_path / "d")
+
+
 def test_a_stopped_comparison_is_continued_where_it_stopped(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     arms = ["fedavg", "scaffold", "--rounds", "6", "--cohort", "4", "--checkpoint-every", "2"]

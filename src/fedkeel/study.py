@@ -52,7 +52,11 @@ class Study:
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
 
     def __post_init__(self) -> None:
-        check(len(self.algorithms) > 0, "run", "algorithms", "at least one", list(self.algorithms))
+        check(isinstance(self.task, str), "run", "task", "a text", self.task)
+        texts = isinstance(self.algorithms, list | tuple) and all(isinstance(text, str) for text in self.algorithms)
+        check(texts and len(self.algorithms) > 0, "run", "algorithms", "a list of at least one", self.algorithms)
+        some = isinstance(self.seeds, Sequence) and len(self.seeds) > 0
+        check(some, "run", "seeds", "a list of at least one", self.seeds)
         names = [folder_name(text) for text in self.algorithms]
         for text, name in zip(self.algorithms, names, strict=True):
             if names.count(name) > 1:
@@ -75,7 +79,12 @@ class Study:
 
     def algorithm(self, text: str) -> Algorithm:
         """An arm's algorithm."""
-        return recipes.algorithm(text) if self.parameters is None else recipes.rebuild(dict(self.parameters), text)
+        if self.parameters is None:
+            return recipes.algorithm(text)
+        try:
+            return recipes.rebuild(dict(self.parameters), text)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"The parameters of the configuration do not make an algorithm: {error}.") from error
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""
@@ -128,6 +137,8 @@ class Study:
             return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
         except KeyError as error:
             raise InputError(f"The configuration has no {error}.") from error
+        except (TypeError, AttributeError) as error:  # edited by hand
+            raise InputError(f"The configuration cannot be read: {error}.") from error
 
 
 def folder_name(text: str) -> str:

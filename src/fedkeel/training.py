@@ -317,7 +317,7 @@ def resume(
     What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
     """
     path = Path(folder)
-    config = files.read_json(path / "config.json")
+    config = _config(path)
     task = task or _task(config)
     if status_of(path, config) != "stopped":
         return load(path, task)
@@ -339,7 +339,7 @@ def resume(
 def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     """Read a run directory back: history, model and how it ended."""
     path = Path(folder)
-    config = files.read_json(path / "config.json")
+    config = _config(path)
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or _task(config)
     dtype = DTYPES[config["dtype"]]
@@ -361,6 +361,13 @@ def status_of(path: Path, config: dict[str, Any]) -> str:
     if history and history[-1]["dropped"] and not history[-1]["clients"]:
         return "diverged"
     return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"
+
+
+def _config(path: Path) -> dict[str, Any]:
+    config = files.read_json(path / "config.json")
+    if "algorithms" in config:
+        raise InputError(f"{path} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
+    return config
 
 
 def _task(config: dict[str, Any]) -> Task:
