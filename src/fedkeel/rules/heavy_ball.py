@@ -64,8 +64,8 @@ class GHBM(Rule):
         if not self.beta or at.round == 1 or (behind < 0 and self.warmup == "zero"):
             return {}
         # A round in which nobody took part left the model, and the list, as they were: the next entry holds it.
-        kept = min((t for t in map(int, server) if t >= behind), default=None)
-        oldest = at.x0 if behind < 0 else at.x if kept is None else server[str(kept)]
+        kept = min((t for t in map(_round_of, server) if t >= behind), default=None)
+        oldest = at.x0 if behind < 0 else at.x if kept is None else server[f"x{kept}"]
         divisor = at.round - 1 if behind < 0 and self.warmup == "truncate" else self.tau
         return {"M": (at.x - oldest) / divisor}
 
@@ -81,8 +81,8 @@ class GHBM(Rule):
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         # The last tau models by round; old tensors are never written to, so nothing is copied.
         assert self.tau is not None
-        recent = {t: x for t, x in server.items() if int(t) >= at.round - self.tau}
-        return {**recent, str(at.round - 1): at.x}
+        recent = {name: x for name, x in server.items() if _round_of(name) >= at.round - self.tau}
+        return {**recent, f"x{at.round - 1}": at.x}
 
     def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
         rate = algorithm.server.lr
@@ -278,6 +278,10 @@ class FedADC(Rule):
 
     def refuse(self, algorithm: Algorithm) -> str | None:
         return _one_rate(algorithm, "FedADC")
+
+
+def _round_of(name: str) -> int:
+    return int(name[1:])  # of "x7", the model after round 7
 
 
 def _one_rate(algorithm: Algorithm, name: str) -> str | None:
