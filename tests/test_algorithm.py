@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 
@@ -39,6 +40,12 @@ def test_a_proximal_rule_wants_a_mu_that_is_not_negative(mu):
 def test_a_guess_wants_a_number_a_share_or_a_known_word(steps):
     with pytest.raises(fk.InputError, match="'steps' parameter of Guess must be"):
         fk.Guess(steps)
+
+
+def test_infinity_is_the_same_as_a_number_and_as_a_word():
+    assert fk.Guess(math.inf) == fk.Guess("inf")
+    with pytest.raises(fk.InputError, match="never settle"):
+        fk.Algorithm(client=fk.Adam(), rules=[fk.Guess(math.inf)])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,40 @@ def test_a_configuration_repeats_its_run_bit_for_bit(tmp_path: Path, arms: list[
         assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_configuration_repeats_the_chunks_too(tmp_path: Path) -> None:
+    first = fk.train(fk.tasks.synthetic(), "fedavg", rounds=3, engine=fk.Local(chunk=3))
+    first.save(tmp_path / "first")
+    assert main(["run", "--config", str(tmp_path / "first" / "config.json"), "--out", str(tmp_path / "again")]) == 0
+    assert torch.equal(fk.load(tmp_path / "again").params, first.params)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"world": None}, "cannot be read"), ({"world": {"budget": 5}}, "cannot be read"),
+        ({"task": None}, "'task' parameter of run"), ({"parameters": {}}, "do not make an algorithm: 'client'"),
+        ({"algorithm": 5}, "'algorithms' parameter of run"), ({"algorithms": ["gel"], "seeds": []}, "'seeds' param"),
+        ({"algorithms": "gel", "seeds": [0]}, "'algorithms' parameter of run"), ({"seed": "x"}, "'seed' parameter"),
+    ],
+)  # fmt: skip
+def test_a_configuration_edited_by_hand_gets_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+) -> None:
+    config = fk.train(fk.tasks.synthetic(users=5), "fedavg", rounds=1).config | {"lr": None} | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["run", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "d")]) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_comparison_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    assert run("fedavg", "gel", "--rounds", "1", "--cohort", "2", "--out", str(tmp_path / "d")) == 0
+    for read in (fk.load, fk.resume):
+        with pytest.raises(fk.InputError, match="holds a comparison"):
+            read(tmp_path / "d")
+
+
 def test_a_stopped_comparison_is_continued_where_it_stopped(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     arms = ["fedavg", "scaffold", "--rounds", "6", "--cohort", "4", "--checkpoint-every", "2"]
@@ -110,6 +145,18 @@ def test_the_table_and_the_curve_name_every_arm(tmp_path: Path, capsys: pytest.C
     assert out.count("■ fedavg") == out.count("■ gel") == 2
 
 
+def test_the_table_says_where_gel_brought_momentum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = ["fedprox", "fedprox+gel", "fedavgcm+gel", "fedavg:momentum=0.5+gel", "gel:client=adam"]
+    assert run(*arms, "--rounds", "1", "--cohort", "2", "--out", str(tmp_path / "d")) == 0
+    assert "client momentum 0.9 comes with gel in fedprox+gel." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_stability_warning_is_one_line_without_our_code(tmp_path: Path) -> None:
+    words = ["run", "synthetic:users=4", "fedhbm", "--cohort", "all", "--rounds", "1", "--out", str(tmp_path / "d")]
+    done = subprocess.run([sys.executable, "-m", "fedkeel.cli", *words], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"fedkeel: warning: FedHBM with beta=1, s=1: k=1\.\d+ >= 1, .*\n", done.stderr)
+
+
 def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fedavg", *SMALL, "-v", "--out", str(tmp_path / "d")) == 0
     assert "engine batched in chunks of 64: every layer has a client-axis form" in capsys.readouterr().err
@@ -132,6 +179,11 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "fedavg", "--cohort", "2.5"], "a fraction in (0, 1]"),
         (["synthetic", "fedavg", "--cohort", "many"], "not a number, a fraction or all"),
         (["synthetic", "fedavg", "--rounds", "0"], "must be an integer >= 1"),
+        (["synthetic", "fedavg", "gel", "--rounds", "0"], "'rounds' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--seed", "-1"], "'seed' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--batch-size", "0"], "'batch_size' parameter of train must be"),
+        (["synthetic", "fedavg", "gel", "--eval-every", "0"], "'eval_every' parameter of train must be"),
+        (["--config", "any.json", "--rounds", "9", "--eval-every", "2"], "leave out --rounds, --eval-every"),
         (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial' or 'batched'"),
         (["synthetic", "fedavg:momentum=0+gel"], "give momentum=0.9"),
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
@@ -161,6 +213,19 @@ def test_a_directory_with_something_in_it_is_left_alone_unless_told(tmp_path: Pa
     assert run("fedavg", *SMALL, "--out", str(tmp_path)) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
     assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 0
+
+
+def test_an_old_run_is_not_thrown_away_for_one_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    assert run("fedavg", "--rounds", "0", "--out", str(tmp_path), "--overwrite") == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "file" / "d")) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error and len(error.splitlines()) == 1
 
 
 def test_a_diverging_run_exits_with_3_and_keeps_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

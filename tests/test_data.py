@@ -33,6 +33,7 @@ def test_samples_are_packed_by_sorted_id_in_their_order(ids):
         ([[1.0], [2.0]], [0.0, np.inf], [0, 1], "y has non-finite values"),
         ([["a"], ["b"]], [0, 1], [0, 1], "x must be numeric"),
         ([[1.0], [2.0, 3.0]], [0, 1], [0, 1], "x must be one array"),
+        ([[1.0], [2.0]], [0, 1], np.array([1, "a"], dtype=object), "all numbers or all texts"),
         (1.0, [0], [0], "single number"),
         (np.zeros((0, 2)), [], [], "no client"),
     ],
@@ -58,7 +59,7 @@ def test_bad_offsets_get_one_clear_line(offsets, ids, word):
         fk.FederatedData(torch.zeros(3, 1), torch.zeros(3), offsets, ids)
 
 
-@pytest.mark.parametrize("test", [([[1.0]], [0, 1]), ([[np.nan]], [0]), (np.zeros((0, 1)), [])])
+@pytest.mark.parametrize("test", [([[1.0]], [0, 1]), ([[np.nan]], [0]), (np.zeros((0, 1)), []), np.ones((2, 1))])
 def test_a_bad_test_set_is_refused(test):
     with pytest.raises(fk.InputError, match="test"):
         fk.FederatedData.from_arrays([[1.0]], [0], clients=[0], test=test)

@@ -141,6 +141,22 @@ def test_clamped_ghbm_is_momentum_over_the_last_tau_momenta() -> None:
         assert play(text, rounds, budget=fk.FixedSteps(1)).params.item() == pytest.approx(path[rounds - 1], abs=1e-12)
 
 
+@pytest.mark.parametrize("tau", [1, 2, 3])
+@pytest.mark.parametrize("idle", [{1}, {2}, {4}, {2, 3}, {1, 2, 3, 4}])
+def test_ghbm_looks_back_over_rounds_in_which_nobody_took_part(tau: int, idle: set[int]) -> None:
+    """M = (x^{t-1} - x^{t-tau-1}) / tau with every round counted: one without participants leaves x as it was."""
+    lr, beta, path = 0.1, 0.9, [0.0]
+    for t in range(1, 8):
+        x = path[-1]
+        push = beta / 2 * (x - path[t - tau - 1]) / tau if t > tau else 0.0
+        ends = [x] * len(A)
+        for _ in range(2):
+            ends = [y - lr * a * (y - b) + push for y, a, b in zip(ends, A, B, strict=True)]
+        path.append(x if t in idle else sum(ends) / len(A))
+    run = play(f"ghbm:tau={tau},beta={beta},lr={lr}", 7, budget=lambda round, _: 0 if round in idle else 2)
+    assert run.params.item() == pytest.approx(path[-1], abs=1e-12)
+
+
 def test_cyclic_participation_with_tau_one_over_c_covers_every_client_once() -> None:
     world = fk.World(cohort=5, sampler="cyclic")
     seen = sorted(int(c) for t in range(7, 11) for c in world.who(t, 20, seed=0))
@@ -270,7 +286,7 @@ def test_known_instabilities_warn_with_their_numbers() -> None:
         ("feddyn:server_lr=0.5", "server step of its own"),
         ("adabest+fedadam", "server step of its own"),
         ("feddyn+adabest", "each replace the server's update"),
-        ("scaffold+fednova", "say which with weights="),
+        ("scaffold+fednova", "use weights= to say which"),
         ("scaffold:weights=nova", "fixed combination of gradients"),
         ("scaffold+gel", "momentum stretches"),
     ],

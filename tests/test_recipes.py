@@ -45,6 +45,22 @@ def test_client_momentum_is_off_except_where_the_contract_says():
     assert fk.algorithm("fedyogi:momentum=0.9").client.momentum == 0.9
 
 
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, recipe in RECIPES.items() for key in recipe.keys])
+def test_a_default_typed_out_changes_nothing(name, key):
+    typed = grammar.write([(name, {key: RECIPES[name].keys[key]})])
+    assert fk.algorithm(typed).parameters() == fk.algorithm(name).parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("scaffold", "rebuild"), ("feddyn", "adaptive"), ("ghbm", "nesterov_push"), ("sps", "smooth")],
+)
+@pytest.mark.parametrize("value", ["no", "0", "none"])
+def test_a_switch_is_true_or_false_and_nothing_else(name, key, value):
+    with pytest.raises(fk.InputError, match=f"'{key}' parameter of .* must be true or false"):
+        fk.algorithm(f"{name}:{key}={value}")
+
+
 def test_gel_alone_is_client_momentum_with_guesses():
     assert fk.algorithm("gel").parameters() == fk.algorithm("fedavgcm+gel").parameters()
 

@@ -39,8 +39,9 @@ def test_a_loss_must_give_one_value_per_sample(loss, shape):
 @pytest.mark.parametrize(
     ("keys", "name"),
     [
-        ({"model": nn.Linear(3, 2), "loss": 5}, "loss"), ({"model": 5}, "model"), ({"data": [1]}, "data"),
+        ({"loss": 5}, "loss"), ({"model": 5}, "model"), ({"model": nn.Linear(3, 2)}, "model"), ({"data": [1]}, "data"),
         ({"batch_size": 0}, "batch_size"), ({"lr": -1}, "lr"), ({"target": "high"}, "target"),
+        ({"metric": "auc"}, "metric"),
     ],
 )  # fmt: skip
 def test_a_bad_part_is_refused_by_name(keys, name):
@@ -84,6 +85,11 @@ def test_accuracy_is_the_share_of_right_answers():
 def test_a_metric_takes_the_place_of_accuracy():
     task = replace(quadratics([1.0], [1.0]), metric=lambda outputs, targets: 42 + len(targets))
     assert fk.train(task, "fedavg", rounds=1).history[-1]["accuracy"] == 43
+
+
+def test_a_score_that_is_no_number_is_null_because_json_has_no_nan():
+    task = replace(quadratics([1.0], [1.0]), metric=lambda outputs, targets: float("nan"))
+    assert fk.train(task, "fedavg", rounds=1).history[-1]["accuracy"] is None
 
 
 def test_without_a_test_set_nothing_is_evaluated():

@@ -28,7 +28,8 @@ def bare(history):
     ("name", "value"),
     [
         ("rounds", 0), ("rounds", 2.0), ("seed", -1), ("seed", 2**63), ("seed", "x"), ("batch_size", 0),
-        ("eval_every", 0), ("every", 0), ("stop_after", 0), ("dtype", torch.float16),
+        ("eval_every", 0), ("every", 0), ("stop_after", 0), ("dtype", torch.float16), ("task", "synthetic"),
+        ("algorithm", fk.SGD(0.1)), ("algorithm", None), ("world", 20), ("engine", None), ("device", "abacus"),
     ],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name, value):
@@ -310,6 +311,18 @@ def test_a_nameable_run_needs_nothing_but_its_directory(tmp_path):
     assert whole.config["rerunnable"]
     fk.train(task, "fedprox:mu=0.1+gel:steps=50%", world, 4, batch_size=3, stop_after=2).save(tmp_path)
     assert torch.equal(fk.resume(tmp_path).params, whole.params)
+
+
+@pytest.mark.parametrize("part", ["model", "loss", "data", "metric", "augment"])
+def test_a_named_task_with_another_part_cannot_be_repeated_by_its_name(part):
+    named = fk.tasks.synthetic(users=5)
+    other = {"model": lambda: nn.Linear(60, 5, bias=False), "data": named.data.cast(torch.float64, "cpu")}
+    other |= {"metric": lambda outputs, targets: 0.0, "augment": lambda x, generators: x}
+    other |= {"loss": lambda output, target: fk.cross_entropy(output, target)}
+    for task, can in ((replace(named, lr=0.5), True), (replace(named, **{part: other[part]}), False)):
+        config = fk.train(task, "fedavg", rounds=1).config
+        assert config["rerunnable"] is can
+        assert can or config["why_not"] == "the task was made from Python objects"
 
 
 def test_a_run_directory_holds_the_contracts_files_and_keys(tmp_path):

@@ -169,6 +169,7 @@ class SPS(SelfTuned):
         check(is_number(self.c) and self.c > 0, self, "c", "> 0", self.c)
         check(is_number(self.fstar), self, "fstar", "a number", self.fstar)
         check(self.max is None or (is_number(self.max) and self.max > 0), self, "max", "> 0 or None", self.max)
+        check(isinstance(self.smooth, bool), self, "smooth", "true or false", self.smooth)
         unused = self.lr in (None, 1.0) or self.smooth
         check(unused, self, "lr", "left out (SPS finds its own; it is where smooth=true starts)", self.lr)
         check(self.clip is None, self, "clip", "left out (a clipped gradient lengthens SPS's step; use max)", self.clip)

@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import FedkeelError, InputError
+from .errors import FedkeelError, InputError, StabilityWarning
 
 EXAMPLES = """examples:
   fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
@@ -19,6 +21,11 @@ EXAMPLES = """examples:
 
 An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedprox:mu=0.01,lr=0.1+gel:steps=5.
 `fedkeel list` shows the names, `fedkeel explain NAME` what each computes and its keys."""
+
+
+# The flags of `run` that say what is run; None where the user did not give one.
+PLAIN = ("rounds", "batch_size", "lr", "target", "eval_every", "engine", "dtype", "checkpoint_every")
+SETTINGS = (*PLAIN, "cohort", "sampler", "budget", "expected_steps", "seed", "seeds")
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; gives the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.do(arguments))
+        with _warnings_in_one_line():
+            return int(arguments.do(arguments))
     except InputError as error:
         return _fail(error, 2)
     except FedkeelError as error:
@@ -43,6 +51,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left
         sys.stderr.close()
         return 0
+    except OSError as error:  # a folder that cannot be written, a full disk
+        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else error, 2)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """A word about settings, once and without the place in our code that says it."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, StabilityWarning):
+                usual(message, category, *place, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"fedkeel: warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def _fail(error: object, code: int) -> int:
@@ -85,9 +113,9 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
-    run.add_argument("--rounds", type=int, default=200, help="default %(default)s")
+    run.add_argument("--rounds", type=int, help="default 200")
     run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
-    run.add_argument("--sampler", default="uniform", help="uniform (default), cyclic or weighted")
+    run.add_argument("--sampler", help="uniform (default), cyclic or weighted")
     run.add_argument("--budget", metavar="A:B|N|Ee", help="steps from A to B, N steps, or E epochs; default the task's")
     run.add_argument("--expected-steps", type=int, metavar="N", help="steps the server asks for, default B+5 with A:B")
     run.add_argument("--batch-size", type=int, metavar="B", help="default the task's")
@@ -95,10 +123,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--seed", type=int, metavar="N", help="the seed, or the first one with --seeds; default 0")
     run.add_argument("--seeds", type=int, metavar="K", help="K seeds")
     run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
-    run.add_argument("--eval-every", type=int, default=1, metavar="K", help="evaluate every K rounds, default 1")
-    run.add_argument("--engine", default="auto", help="auto (default), serial or batched")
-    run.add_argument("--dtype", default="float32", help="float32 (default) or float64")
-    run.add_argument("--checkpoint-every", type=int, default=10, metavar="K", help="every K rounds, default 10")
+    run.add_argument("--eval-every", type=int, metavar="K", help="evaluate every K rounds, default 1")
+    run.add_argument("--engine", help="auto (default), serial or batched")
+    run.add_argument("--dtype", help="float32 (default) or float64")
+    run.add_argument("--checkpoint-every", type=int, metavar="K", help="every K rounds, default 10")
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
@@ -128,7 +156,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from .study import Study
     from .world import World, parse_budget
 
+    given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.config is not None:
+        if given:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise InputError(f"--config says how to run already; leave out {flags}, or change a copy of the file.")
         if arguments.task is not None:
             raise InputError("--config names the task and the algorithms already; leave them out.")
         study = Study.from_config(files.read_json(arguments.config))
@@ -144,16 +176,9 @@ def _run(arguments: argparse.Namespace) -> int:
         study = Study(
             task=arguments.task,
             algorithms=[_canonical(text) for text in arguments.algorithms],
-            world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler),
-            rounds=arguments.rounds,
+            world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler or "uniform"),
             seeds=list(range(first, first + (arguments.seeds or 1))),
-            batch_size=arguments.batch_size,
-            lr=arguments.lr,
-            engine=arguments.engine,
-            target=arguments.target,
-            eval_every=arguments.eval_every,
-            checkpoint_every=arguments.checkpoint_every,
-            dtype=arguments.dtype,
+            **{name: given[name] for name in PLAIN if name in given},
         )
     study.check(study.made_task())
     name = study.task.partition(":")[0]

@@ -48,10 +48,15 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
 
     def __post_init__(self) -> None:
-        check(len(self.algorithms) > 0, "run", "algorithms", "at least one", list(self.algorithms))
+        check(isinstance(self.task, str), "run", "task", "a text", self.task)
+        texts = isinstance(self.algorithms, list | tuple) and all(isinstance(text, str) for text in self.algorithms)
+        check(texts and len(self.algorithms) > 0, "run", "algorithms", "a list of at least one", self.algorithms)
+        some = isinstance(self.seeds, Sequence) and len(self.seeds) > 0
+        check(some, "run", "seeds", "a list of at least one", self.seeds)
         names = [folder_name(text) for text in self.algorithms]
         for text, name in zip(self.algorithms, names, strict=True):
             if names.count(name) > 1:
@@ -74,7 +79,12 @@ class Study:
 
     def algorithm(self, text: str) -> Algorithm:
         """An arm's algorithm."""
-        return recipes.algorithm(text) if self.parameters is None else recipes.rebuild(dict(self.parameters), text)
+        if self.parameters is None:
+            return recipes.algorithm(text)
+        try:
+            return recipes.rebuild(dict(self.parameters), text)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"The parameters of the configuration do not make an algorithm: {error}.") from error
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""
@@ -83,7 +93,9 @@ class Study:
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
-        Local(self.engine)
+        Local(self.engine, chunk=self.chunk)
+        for seed in self.seeds:
+            training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
 
@@ -121,11 +133,12 @@ class Study:
                 return cls(**shared, **rest)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
-            return cls(
-                **shared, algorithms=[config["algorithm"]], seeds=[config["seed"]], parameters=config["parameters"]
-            )
+            own = {"chunk": config["chunk"], "parameters": config["parameters"]}
+            return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
         except KeyError as error:
             raise InputError(f"The configuration has no {error}.") from error
+        except (TypeError, AttributeError) as error:  # edited by hand
+            raise InputError(f"The configuration cannot be read: {error}.") from error
 
 
 def folder_name(text: str) -> str:
@@ -177,8 +190,9 @@ def _one(
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=study.engine, eval_every=study.eval_every,
-            checkpoint=folder, every=study.checkpoint_every, callbacks=callbacks, started=began,
+            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
+            eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
+            callbacks=callbacks, started=began,
         )  # fmt: skip
     return run.history, run.status
 

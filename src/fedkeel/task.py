@@ -29,6 +29,12 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
+class Spec(str):
+    """A task's name on the command line, and the parts it was made with: with other parts it is another task."""
+
+    parts: tuple[Any, ...] = ()
+
+
 @dataclass(frozen=True)
 class Task:
     """What is learned, by whom, and the settings its paper uses.
@@ -56,7 +62,8 @@ class Task:
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
-        check(callable(self.model), self, "model", "a function that makes an nn.Module", self.model)
+        makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run starts from a fresh one
+        check(makes, self, "model", "a function that makes an nn.Module", self.model)
         check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
         check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
         check(self.batch_size is None or is_count(self.batch_size), self, "batch_size", ">= 1 or None", self.batch_size)
@@ -64,10 +71,25 @@ class Task:
         good = self.augment is None or callable(self.augment)
         check(good, self, "augment", "a function (x, generators) -> x", self.augment)
         check(self.target is None or is_number(self.target), self, "target", "a number", self.target)
+        good = self.metric is None or callable(self.metric)
+        check(good, self, "metric", "a function (outputs, targets) -> a number", self.metric)
+        self._keep_name_of_these_parts()
+
+    def _keep_name_of_these_parts(self) -> None:
+        parts = (self.model, self.loss, self.data, self.metric, self.augment)
+        if isinstance(self.spec, Spec):
+            if any(mine is not named for mine, named in zip(parts, self.spec.parts, strict=True)):
+                object.__setattr__(self, "spec", None)
+        elif self.spec is not None:
+            spec = Spec(self.spec)
+            spec.parts = parts
+            object.__setattr__(self, "spec", spec)
 
     def cast(self, dtype: torch.dtype, device: str) -> Task:
         """The same task with its data in `dtype` on `device`."""
-        return replace(self, data=self.data.cast(dtype, device))
+        same = replace(self, data=self.data.cast(dtype, device))
+        object.__setattr__(same, "spec", self.spec)  # the name says nothing of the type
+        return same
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
         """Make the model under the seed, flatten it, and see that it fits the loss and the data."""

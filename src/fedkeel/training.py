@@ -108,16 +108,17 @@ def train(
     >>> [row["round"] for row in run.history], run.status
     ([0, 1, 2], 'done')
     """
-    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
-    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
-    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
-    check(is_count(every), "train", "every", "an integer >= 1", every)
+    check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
-    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
+    check(_is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
         engine = Local(engine)
+    check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
+    check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
+    check(world is None or isinstance(world, World), "train", "world", "a World", world)
+    check(hasattr(engine, "start"), "train", "engine", "'auto', 'serial', 'batched' or a Local", engine)
     job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
@@ -127,6 +128,23 @@ def train(
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
         return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
+
+
+def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: int, every: int) -> None:
+    """Refuse plain settings that are out of range."""
+    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
+    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
+    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
+    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
+    check(is_count(every), "train", "every", "an integer >= 1", every)
+
+
+def _is_here(device: str) -> bool:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError):  # torch's words for: unknown, not compiled in, not there
+        return False
+    return True
 
 
 def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
@@ -299,7 +317,7 @@ def resume(
     What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
     """
     path = Path(folder)
-    config = files.read_json(path / "config.json")
+    config = _config(path)
     task = task or _task(config)
     if status_of(path, config) != "stopped":
         return load(path, task)
@@ -321,7 +339,7 @@ def resume(
 def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     """Read a run directory back: history, model and how it ended."""
     path = Path(folder)
-    config = files.read_json(path / "config.json")
+    config = _config(path)
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or _task(config)
     dtype = DTYPES[config["dtype"]]
@@ -343,6 +361,13 @@ def status_of(path: Path, config: dict[str, Any]) -> str:
     if history and history[-1]["dropped"] and not history[-1]["clients"]:
         return "diverged"
     return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"
+
+
+def _config(path: Path) -> dict[str, Any]:
+    config = files.read_json(path / "config.json")
+    if "algorithms" in config:
+        raise InputError(f"{path} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
+    return config
 
 
 def _task(config: dict[str, Any]) -> Task:

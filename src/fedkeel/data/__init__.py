@@ -44,6 +44,8 @@ class FederatedData:
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
         self.client_ids: NDArray[Any] = ids
+        if test is not None and not (isinstance(test, list | tuple) and len(test) == 2):
+            raise InputError(f"test must be a pair (inputs, targets). Got {type(test).__name__} instead.")
         self.test = None if test is None else (_tensor(test[0], "test x"), _tensor(test[1], "test y"))
         self._validate()
 
@@ -74,7 +76,12 @@ class FederatedData:
             raise InputError(
                 f"x, y and clients must have one entry per sample. Got {len(x)}, {len(y)} and {ids.shape} entries."
             )
-        unique, owner, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        try:
+            unique, owner, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        except TypeError as error:
+            raise InputError(
+                f"Client ids must be all numbers or all texts, so that they can be sorted: {error}."
+            ) from error
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
         return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
 

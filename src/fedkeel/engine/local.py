@@ -222,7 +222,8 @@ class Engine:
             accuracy = float(task.metric(output, y))
         elif task.classes(output):
             accuracy = float((output.argmax(1) == y).double().mean())
-        return {"loss": loss if np.isfinite(loss) else None, "accuracy": accuracy}
+        scores = {"loss": loss, "accuracy": accuracy}
+        return {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
 
 
 def cores() -> int:

@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import grammar
 from ..history import History
+from ..recipes import RECIPES
 from ..study import Arm, mean_curve
 
 COLOURS = (
@@ -99,4 +101,15 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         notes.append(f"rounds, gradients and MB are the means spent to reach {target:g}")
         if any(0 < arm.missed < seeds for arm in arms):
             notes.append("> : seeds that did not reach it count with their whole run")
+    if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
+        momentum = RECIPES["gel"].defaults["momentum"]
+        notes.append(f"client momentum {momentum:g} comes with gel in {', '.join(brought)}")
     console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def _brings_momentum(text: str) -> bool:
+    """Whether this algorithm's clients have momentum only because of +gel: nobody typed it."""
+    segments = grammar.parse(text)
+    by_default = [name for name, _ in segments if name in RECIPES and "momentum" in RECIPES[name].defaults]
+    typed = any("momentum" in values or values.get("client") in ("adam", "adagrad") for _, values in segments)
+    return by_default == ["gel"] and not typed

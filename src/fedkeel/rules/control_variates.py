@@ -38,6 +38,7 @@ class Scaffold(Rule):
         kinds = ("difference", "gradient_mean")
         check(self.control in kinds, self, "control", " or ".join(kinds), self.control)
         check(self.option == 2 or self.control == "difference", self, "control", "left out with option 1", self.control)
+        check(isinstance(self.rebuild, bool), self, "rebuild", "true or false", self.rebuild)
         derivable = self.option == 2 and self.control == "difference"
         check(not self.rebuild or derivable, self, "rebuild", "false unless option=2,control=difference", self.rebuild)
 

@@ -45,6 +45,7 @@ class FedDyn(Rule):
 
     def __post_init__(self) -> None:
         check(is_number(self.alpha) and self.alpha > 0, self, "alpha", "> 0", self.alpha)
+        check(isinstance(self.adaptive, bool), self, "adaptive", "true or false", self.adaptive)
         check(self.evaluate in ("server", "cohort"), self, "evaluate", "'server' or 'cohort'", self.evaluate)
 
     def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -35,7 +36,7 @@ class Guess(Rule):
     2.0
     """
 
-    steps: str | int = "remaining"
+    steps: str | float = "remaining"
     proxy: str | None = None
 
     reference: ClassVar[str] = (
@@ -44,6 +45,8 @@ class Guess(Rule):
 
     def __post_init__(self) -> None:
         check(self.proxy in (None, "zero", "last"), self, "proxy", "'zero' or 'last'", self.proxy)
+        if self.steps == math.inf:  # one spelling, so that refusals and configurations know one
+            object.__setattr__(self, "steps", "inf")
         text = str(self.steps)
         good = text in ("remaining", "inf") or is_count(self.steps, 0) or text.isdigit()
         if text.endswith("%"):

@@ -51,6 +51,8 @@ class GHBM(Rule):
         check(self.tau is None or is_count(self.tau), self, "tau", "an integer >= 1", self.tau)
         kinds = ("zero", "clamp", "truncate")
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
+        push = self.nesterov_push
+        check(isinstance(push, bool), self, "nesterov_push", "true or false", push)
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         population = len(task.data)
@@ -61,7 +63,9 @@ class GHBM(Rule):
         behind = at.round - 1 - self.tau  # t - tau - 1
         if not self.beta or at.round == 1 or (behind < 0 and self.warmup == "zero"):
             return {}
-        oldest = at.x0 if behind < 0 else server[str(behind % self.tau)]
+        # A round in which nobody took part left the model, and the list, as they were: the next entry holds it.
+        kept = min((t for t in map(_round_of, server) if t >= behind), default=None)
+        oldest = at.x0 if behind < 0 else at.x if kept is None else server[f"x{kept}"]
         divisor = at.round - 1 if behind < 0 and self.warmup == "truncate" else self.tau
         return {"M": (at.x - oldest) / divisor}
 
@@ -75,8 +79,10 @@ class GHBM(Rule):
             y.addcmul_(at.sent["M"], self.beta / at.steps * more)
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        # A ring of the last tau models; old tensors are never written to, so nothing is copied.
-        return {**server, str((at.round - 1) % (self.tau or 1)): at.x}
+        # The last tau models by round; old tensors are never written to, so nothing is copied.
+        assert self.tau is not None
+        recent = {name: x for name, x in server.items() if _round_of(name) >= at.round - self.tau}
+        return {**recent, f"x{at.round - 1}": at.x}
 
     def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
         rate = algorithm.server.lr
@@ -272,6 +278,10 @@ class FedADC(Rule):
 
     def refuse(self, algorithm: Algorithm) -> str | None:
         return _one_rate(algorithm, "FedADC")
+
+
+def _round_of(name: str) -> int:
+    return int(name[1:])  # of "x7", the model after round 7
 
 
 def _one_rate(algorithm: Algorithm, name: str) -> str | None:
