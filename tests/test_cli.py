@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.recipes import RECIPES
+from fedkeel.report.explain import explain
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -233,3 +234,39 @@ def test_an_explanation_shows_the_papers_box_and_true_traffic(capsys: pytest.Cap
     assert "2 down, 1 up (1.5x FedAvg" in ghbm
     main(["explain", "mimemom"])
     assert "prints 3x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("gel:client=adam", "q more steps like these, with the last g in place of a new gradient"),
+        ("gel:client=adam,proxy=zero", "q more steps like these, with g = 0 in place of a new gradient"),
+        ("fedavgcm:nesterov=true+gel", "c(q) = a^2 (1 - a^q) / (1 - a)"),
+        ("gel:steps=25%", "q = 25% of J_i"),
+        ("ghbm:nesterov_push=true", "client i: y <- x\n      y <- y + (beta / J_i) M\n    then J_i times"),
+        ("ghbm:warmup=truncate", "(while t <= tau: M <- (x^{t-1} - x^0) / (t - 1))"),
+        ("fathom:steps=floor", "floor(E n_i / B)"),
+        ("fathom", "y <- y - lr g        lr = 0.1"),
+        (
+            "fedyogi",
+            "x <- x + server_lr m / (sqrt(v) + eps)        eps = 0.001, v starts at 1e-06        server_lr = 0.01",
+        ),
+        ("feddyn:adaptive=true", "alpha_i = alpha (mean of n) / n_i"),
+        ("fednova:tau_eff=steps", "tau_eff = sum_i p_i J_i"),
+        ("deltasgd:batch_mode=consecutive", "g_last is the last step's gradient"),
+        ("sps:max=2", "eta <- min(max(0, f(y) - fstar) / (c ||g||^2 + 1e-8), max)"),
+    ],
+)
+def test_a_parameter_that_changes_the_update_changes_its_box(text: str, line: str) -> None:
+    assert line in explain(text)
+
+
+@pytest.mark.parametrize("text", [*RECIPES, "fedprox:mu=0.1+gel:steps=5", "fathom:steps=floor+gel", "gel:client=adam"])
+def test_what_an_explanation_gives_in_full_is_the_same_algorithm(text: str) -> None:
+    (full,) = (line.partition(": ")[2] for line in explain(text).splitlines() if line.startswith("  in full: "))
+    assert fk.algorithm(full).parameters() == fk.algorithm(text).parameters()
+
+
+def test_an_explanation_does_not_warn_about_the_toy_it_counts_bytes_on(recwarn: pytest.WarningsRecorder) -> None:
+    explain("fedhbm:beta=9")
+    assert not recwarn.list

@@ -319,6 +319,10 @@ class Rule:
         bends = any(map(self.defines, ("loss", "gradient", "after_step")))
         return None if bends else torch.zeros_like(s)
 
+    def box(self, algorithm: Algorithm) -> dict[str, str]:
+        """`formulas` as they read in this algorithm."""
+        return self.formulas
+
     def refuse(self, algorithm: Algorithm) -> str | None:
         """Why this rule cannot be part of that algorithm, and what to use instead."""
         return None

@@ -170,7 +170,7 @@ RECIPES: dict[str, Recipe] = {
     "fedhbm": Recipe(
         "heavy-ball momentum from a client's own last model, no extra traffic",
         {"beta": 1.0, "scale": "participation", "first": "none"},
-        rules=lambda **keys: [FedHBM(**keys)],
+        rules=lambda beta, scale, first: [FedHBM(beta, scale, first or "none")],  # the grammar reads none as None
     ),
     "gel": Recipe(
         "clients guess the steps they had no budget for",
