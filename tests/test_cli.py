@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -138,8 +139,9 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
         (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),
         (["synthetic:users=0", "fedavg"], "must be an integer >= 1"),
-        (["synthetic:colour=red", "fedavg"], "does not take these parameters"),
+        (["synthetic:colour=red", "fedavg"], "Unknown parameter of task synthetic 'colour'. Known: seed, users."),
         (["--config", "nowhere.json"], "is not there"),
+        (["--config", "."], "Cannot read .: Is a directory."),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
@@ -162,6 +164,38 @@ def test_a_directory_with_something_in_it_is_left_alone_unless_told(tmp_path: Pa
     assert run("fedavg", *SMALL, "--out", str(tmp_path)) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
     assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 0
+
+
+def test_a_place_that_cannot_be_written_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert run("fedavg", *SMALL, "--out", str(file)) == 2
+    assert capsys.readouterr().err == f"fedkeel: {file} is a file. Choose another --out, or add --overwrite.\n"
+    assert run("fedavg", *SMALL, "--out", str(file / "below")) == 2
+    assert (
+        capsys.readouterr().err == f"fedkeel: Cannot make {file / 'below'}: {file} is a file. Choose another --out.\n"
+    )
+    assert main(["resume", str(file)]) == 2
+    assert file.read_text() == "mine"
+
+
+def test_a_disk_that_fails_amid_a_run_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "history.jsonl")
+
+    monkeypatch.setattr("fedkeel.training.Log.add", full)
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "d")) == 1
+    assert capsys.readouterr().err == "fedkeel: history.jsonl: No space left on device\n"
+
+
+def test_a_warning_is_one_line_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ghbm:server_lr=2", *SMALL, "--seeds", "2", "--out", str(tmp_path / "d")) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedkeel: GHBM with server_lr=2 and beta=0.9")
 
 
 def test_a_diverging_run_exits_with_3_and_keeps_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
