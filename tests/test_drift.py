@@ -270,7 +270,7 @@ def test_known_instabilities_warn_with_their_numbers() -> None:
         ("feddyn:server_lr=0.5", "server step of its own"),
         ("adabest+fedadam", "server step of its own"),
         ("feddyn+adabest", "each replace the server's update"),
-        ("scaffold+fednova", "say which with weights="),
+        ("scaffold+fednova", "use weights= to say which"),
         ("scaffold:weights=nova", "fixed combination of gradients"),
         ("scaffold+gel", "momentum stretches"),
     ],
