@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +16,16 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.history import History
 from fedkeel.recipes import RECIPES
 from fedkeel.report.explain import explain
+from fedkeel.report.terminal import table
+from fedkeel.study import Arm
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -109,7 +115,19 @@ def test_the_table_and_the_curve_name_every_arm(tmp_path: Path, capsys: pytest.C
     assert "to 0.3: rounds" in out
     assert "speed-up" in out
     assert "±" in out
-    assert out.count("■ fedavg") == out.count("■ gel") == 2
+    assert len(re.findall("■ +fedavg", out)) == len(re.findall("■ +gel", out)) == 2  # beside the curve, in the table
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_last_column_of_the_table_is_whole_in_any_terminal(width: int) -> None:
+    rows = [{"round": 1, "accuracy": 0.25, "gradients": 10, "bytes_down": 4, "bytes_up": 4}]
+    history = History([*rows, {**rows[0], "round": 2, "accuracy": 0.75}])
+    arms = [Arm(name, 0.9, [history, history], ["done"] * 2) for name in ("fedavg", "fedprox:mu=0.01+gel:steps=5")]
+    console = Console(width=width, file=io.StringIO())
+    table(arms, 0.9, 2, console)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert out.count("0.7500 ± 0.0000") == 2
+    assert ("gradients" in out.splitlines()[0]) == (width >= 80)
 
 
 def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
