@@ -253,6 +253,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
+    from .grammar import write
     from .recipes import COMMON, RECIPES
     from .rules import RULES
     from .tasks import TASKS
@@ -273,9 +274,12 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.what in (None, "tasks"):
         show("tasks", {name: first_line(make) for name, make in TASKS.items()})
     if arguments.what in (None, "algorithms"):
-        keys = {name: ", ".join(f"{k}={v}" for k, v in recipe.keys.items()) for name, recipe in RECIPES.items()}
-        show("algorithms (put together with +)", {
-            name: recipe.summary + (f"  [{keys[name]}]" if keys[name] else "") for name, recipe in RECIPES.items()
+        written = {
+            name: write([(name, dict(recipe.keys))]).partition(":")[2].replace(",", ", ")
+            for name, recipe in RECIPES.items()
+        }
+        show("algorithms, with their own keys and defaults (put together with +)", {
+            name: recipe.summary + (f"  [{written[name]}]" if written[name] else "") for name, recipe in RECIPES.items()
         })  # fmt: skip
         show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):
