@@ -199,6 +199,14 @@ def test_a_place_that_cannot_be_written_is_one_line_and_exit_code_2(
     assert file.read_text() == "mine"
 
 
+def test_a_folder_one_may_not_write_to_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda place, how: not (Path(place) == tmp_path and how == os.W_OK))
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "a" / "b")) == 2
+    assert f"{tmp_path} may not be written to" in capsys.readouterr().err
+
+
 def test_a_disk_that_fails_amid_a_run_is_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

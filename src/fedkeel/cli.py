@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; gives the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted."""
+    """Run the command; gives the exit code: 0 done, 1 failed on the way, 2 bad input, 3 diverged, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         with _telling_warnings():
