@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -14,11 +16,16 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.history import History
 from fedkeel.recipes import RECIPES
+from fedkeel.report.explain import explain
+from fedkeel.report.terminal import table
+from fedkeel.study import Arm
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -142,7 +149,19 @@ def test_the_table_and_the_curve_name_every_arm(tmp_path: Path, capsys: pytest.C
     assert "to 0.3: rounds" in out
     assert "speed-up" in out
     assert "±" in out
-    assert out.count("■ fedavg") == out.count("■ gel") == 2
+    assert len(re.findall("■ +fedavg", out)) == len(re.findall("■ +gel", out)) == 2  # beside the curve, in the table
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_last_column_of_the_table_is_whole_in_any_terminal(width: int) -> None:
+    rows = [{"round": 1, "accuracy": 0.25, "gradients": 10, "bytes_down": 4, "bytes_up": 4}]
+    history = History([*rows, {**rows[0], "round": 2, "accuracy": 0.75}])
+    arms = [Arm(name, 0.9, [history, history], ["done"] * 2) for name in ("fedavg", "fedprox:mu=0.01+gel:steps=5")]
+    console = Console(width=width, file=io.StringIO())
+    table(arms, 0.9, 2, console)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert out.count("0.7500 ± 0.0000") == 2
+    assert ("gradients" in out.splitlines()[0]) == (width >= 80)
 
 
 def test_the_table_says_where_gel_brought_momentum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,8 +208,9 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
         (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),
         (["synthetic:users=0", "fedavg"], "must be an integer >= 1"),
-        (["synthetic:colour=red", "fedavg"], "does not take these parameters"),
+        (["synthetic:colour=red", "fedavg"], "Unknown parameter of task synthetic 'colour'. Known: seed, users."),
         (["--config", "nowhere.json"], "is not there"),
+        (["--config", "."], "Cannot read .: Is a directory."),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
@@ -221,11 +241,44 @@ def test_an_old_run_is_not_thrown_away_for_one_that_is_refused(tmp_path: Path) -
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    assert run("fedavg", *SMALL, "--out", str(tmp_path / "file" / "d")) == 2
-    error = capsys.readouterr().err
-    assert str(tmp_path / "file") in error and len(error.splitlines()) == 1
+def test_a_place_that_cannot_be_written_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert run("fedavg", *SMALL, "--out", str(file)) == 2
+    assert capsys.readouterr().err == f"fedkeel: {file} is a file. Choose another --out, or add --overwrite.\n"
+    assert run("fedavg", *SMALL, "--out", str(file / "below")) == 2
+    assert (
+        capsys.readouterr().err == f"fedkeel: Cannot make {file / 'below'}: {file} is a file. Choose another --out.\n"
+    )
+    assert main(["resume", str(file)]) == 2
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_one_may_not_write_to_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda place, how: not (Path(place) == tmp_path and how == os.W_OK))
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "a" / "b")) == 2
+    assert f"{tmp_path} may not be written to" in capsys.readouterr().err
+
+
+def test_a_disk_that_fails_amid_a_run_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "history.jsonl")
+
+    monkeypatch.setattr("fedkeel.training.Log.add", full)
+    assert run("fedavg", *SMALL, "--out", str(tmp_path / "d")) == 1
+    assert capsys.readouterr().err == "fedkeel: history.jsonl: No space left on device\n"
+
+
+def test_a_warning_is_one_line_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ghbm:server_lr=2", *SMALL, "--seeds", "2", "--out", str(tmp_path / "d")) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedkeel: warning: GHBM with server_lr=2 and beta=0.9")
 
 
 def test_a_diverging_run_exits_with_3_and_keeps_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,3 +351,39 @@ def test_an_explanation_shows_the_papers_box_and_true_traffic(capsys: pytest.Cap
     assert "2 down, 1 up (1.5x FedAvg" in ghbm
     main(["explain", "mimemom"])
     assert "prints 3x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("gel:client=adam", "q more steps like these, with the last g in place of a new gradient"),
+        ("gel:client=adam,proxy=zero", "q more steps like these, with g = 0 in place of a new gradient"),
+        ("fedavgcm:nesterov=true+gel", "c(q) = a^2 (1 - a^q) / (1 - a)"),
+        ("gel:steps=25%", "q = 25% of J_i"),
+        ("ghbm:nesterov_push=true", "client i: y <- x\n      y <- y + (beta / J_i) M\n    then J_i times"),
+        ("ghbm:warmup=truncate", "(while t <= tau: M <- (x^{t-1} - x^0) / (t - 1))"),
+        ("fathom:steps=floor", "floor(E n_i / B)"),
+        ("fathom", "y <- y - lr g        lr = 0.1"),
+        (
+            "fedyogi",
+            "x <- x + server_lr m / (sqrt(v) + eps)        eps = 0.001, v starts at 1e-06        server_lr = 0.01",
+        ),
+        ("feddyn:adaptive=true", "alpha_i = alpha (mean of n) / n_i"),
+        ("fednova:tau_eff=steps", "tau_eff = sum_i p_i J_i"),
+        ("deltasgd:batch_mode=consecutive", "g_last is the last step's gradient"),
+        ("sps:max=2", "eta <- min(max(0, f(y) - fstar) / (c ||g||^2 + 1e-8), max)"),
+    ],
+)
+def test_a_parameter_that_changes_the_update_changes_its_box(text: str, line: str) -> None:
+    assert line in explain(text)
+
+
+@pytest.mark.parametrize("text", [*RECIPES, "fedprox:mu=0.1+gel:steps=5", "fathom:steps=floor+gel", "gel:client=adam"])
+def test_what_an_explanation_gives_in_full_is_the_same_algorithm(text: str) -> None:
+    (full,) = (line.partition(": ")[2] for line in explain(text).splitlines() if line.startswith("  in full: "))
+    assert fk.algorithm(full).parameters() == fk.algorithm(text).parameters()
+
+
+def test_an_explanation_does_not_warn_about_the_toy_it_counts_bytes_on(recwarn: pytest.WarningsRecorder) -> None:
+    explain("fedhbm:beta=9")
+    assert not recwarn.list

@@ -72,6 +72,10 @@ def test_many_clients_and_labels_are_drawn_in_groups():
     assert len(rows) == 20 and all(len(row) == 3 + 64 for row in rows)
 
 
+def test_the_picture_fits_a_narrow_terminal():
+    assert {len(row) for row in show.shaded(np.ones((1000, 62), np.int64), terminal=30)} == {30}
+
+
 def test_the_histogram_counts_every_client():
     sizes = np.array([1, 2, 2, 50, 100])
     assert sum(int(line.split()[1]) for line in show.bars(sizes)) == 5

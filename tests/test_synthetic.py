@@ -63,7 +63,7 @@ def test_other_users_and_seeds_are_other_data_named_so():
     ("text", "word"),
     [
         ("synthetik", "Unknown task 'synthetik'. Did you mean 'synthetic'?"),
-        ("synthetic:user=5", "does not take these parameters"),
+        ("synthetic:user=5", "Unknown parameter of task synthetic 'user'. Did you mean 'users'?"),
         ("synthetic:users=0", "The 'users' parameter of synthetic must be"),
         ("synthetic:seed=-1", "The 'seed' parameter of synthetic must be"),
         ("synthetic+gel", "is not one task"),

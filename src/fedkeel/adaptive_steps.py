@@ -57,10 +57,14 @@ class SelfTuned(SGD):
         at.lr.copy_(torch.where(fine, new, 0.0))  # what is really used: the loop sums it up
         super().move(y, g, state, at)
 
-    formula: ClassVar[str] = ""  # of the step size, for `explain`
+    @property
+    def formula(self) -> str:
+        """Of the step size, for `explain`."""
+        raise NotImplementedError
 
     def box(self, server: bool) -> list[str]:
-        values = (f"{f.name} = {getattr(self, f.name)}" for f in fields(self) if f not in fields(SelfTuned))
+        names = ["lr", *(f.name for f in fields(self) if f not in fields(SelfTuned))]
+        values = (f"{name} = {value}" for name in names if (value := getattr(self, name)) is not None)
         lines = [line.replace("lr", "eta") for line in super().box(server)]
         return [*self.formula.splitlines(), *lines, ", ".join(values)]
 
@@ -98,10 +102,6 @@ class DeltaSGD(SelfTuned):
     batch_mode: str = "same"
 
     at_clients: ClassVar[dict[str, Any]] = {"lr": 0.2}
-    formula: ClassVar[str] = (
-        "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"
-        "theta <- eta' / eta,   eta <- eta'        g_last: gradient at y_last on the same batch; eta starts at lr"
-    )
     reference: ClassVar[str] = "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)"
 
     def __post_init__(self) -> None:
@@ -113,6 +113,14 @@ class DeltaSGD(SelfTuned):
         first, mode = self.first_step, self.batch_mode
         check(first in ("grown", "eta0"), self, "first_step", "'grown' or 'eta0'", first)
         check(mode in ("same", "consecutive"), self, "batch_mode", "'same' or 'consecutive'", mode)
+
+    @property
+    def formula(self) -> str:
+        last = "the gradient at y_last on the same batch" if self.batch_mode == "same" else "the last step's gradient"
+        return (
+            "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"
+            f"theta <- eta' / eta,   eta <- eta'        g_last is {last}; eta starts at lr"
+        )
 
     def init(self, y: Tensor) -> State:
         gradient = {"g": torch.zeros_like(y)} if self.batch_mode == "consecutive" else {}
@@ -161,7 +169,6 @@ class SPS(SelfTuned):
     smooth: bool = False
 
     at_clients: ClassVar[dict[str, Any]] = {"lr": 1.0}
-    formula: ClassVar[str] = "eta <- max(0, f(y) - fstar) / (c ||g||^2 + 1e-8)"
     reference: ClassVar[str] = "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)"
 
     def __post_init__(self) -> None:
@@ -173,6 +180,12 @@ class SPS(SelfTuned):
         unused = self.lr in (None, 1.0) or self.smooth
         check(unused, self, "lr", "left out (SPS finds its own; it is where smooth=true starts)", self.lr)
         check(self.clip is None, self, "clip", "left out (a clipped gradient lengthens SPS's step; use max)", self.clip)
+
+    @property
+    def formula(self) -> str:
+        polyak = "max(0, f(y) - fstar) / (c ||g||^2 + 1e-8)"
+        caps = ["2^(1/500) eta"] * self.smooth + ["max"] * (self.max is not None)
+        return f"eta <- min({', '.join([polyak, *caps])})" if caps else f"eta <- {polyak}"
 
     def size(self, y: Tensor, g: Tensor, state: State, at: At) -> Tensor:
         assert at.loss is not None

@@ -246,7 +246,7 @@ class Rule:
     finish(y, at)               what is uploaded, and the new memory
     server_step(server, up, at) the server's new slots
     update(delta, server, at)   changes the aggregated update (one rule at most)
-    eval_params(x, server)      the models to evaluate by name, "" the main one, if it is not just the one trained from
+    eval_params(x, server)      the models to evaluate by name, "" the main one (one rule at most)
     report(server, up, at)      columns for the history
 
     `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
@@ -319,6 +319,10 @@ class Rule:
         bends = any(map(self.defines, ("loss", "gradient", "after_step")))
         return None if bends else torch.zeros_like(s)
 
+    def box(self, algorithm: Algorithm) -> dict[str, str]:
+        """`formulas` as they read in this algorithm."""
+        return self.formulas
+
     def refuse(self, algorithm: Algorithm) -> str | None:
         """Why this rule cannot be part of that algorithm, and what to use instead."""
         return None
@@ -346,6 +350,11 @@ class Rule:
 
 
 BUFFERS = ("average", "server")
+ONCE = {  # hooks that one rule of an algorithm may define, and what it then does
+    "update": "replace the server's update",
+    "plan": "set the rate of a round",
+    "eval_params": "choose the model to evaluate",
+}
 
 
 @dataclass(frozen=True)
@@ -397,11 +406,6 @@ class Algorithm:
         """The weights as an object, when they were given by name."""
         return WEIGHTS[self.weights]() if isinstance(self.weights, str) else self.weights
 
-    @property
-    def stateful(self) -> bool:
-        """Whether clients keep memory between rounds."""
-        return bool(self.hooks("client_init"))
-
     def resolve(self, task: Task, world: World) -> Algorithm:
         """The same algorithm with every value filled in for this task and world."""
         from .rules.guess import matched  # the control arm belongs to GEL
@@ -432,15 +436,10 @@ class Algorithm:
         for slot in slots:
             if slots.count(slot) > 1:
                 raise InputError(f"'{slot}' stands twice in one algorithm; each rule may be used once.")
-        updates = [rule.slot for rule in self.hooks("update")]
-        if len(updates) > 1:
-            raise InputError(f"{' and '.join(updates)} each replace the server's update; use one of them.")
-        plans = [rule.slot for rule in self.hooks("plan")]
-        if len(plans) > 1:
-            raise InputError(f"{' and '.join(plans)} each set the rate of a round; use one of them.")
-        surveys = [rule.slot for rule in self.hooks("eval_params")]
-        if len(surveys) > 1:
-            raise InputError(f"{' and '.join(surveys)} each choose the model to evaluate; use one of them.")
+        for hook, does in ONCE.items():
+            several = [rule.slot for rule in self.hooks(hook)]
+            if len(several) > 1:
+                raise InputError(f"{' and '.join(several)} each {does}; use one of them.")
         if self.weighing.needs_norm:
             bent = [r.slot for r in self.rules if r.shadow(torch.zeros(1, 1)) is None]
             if not self.client.linear:

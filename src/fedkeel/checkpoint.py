@@ -66,6 +66,8 @@ def read_json(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{file} is not there.") from error
+    except OSError as error:  # a folder, or a file that is not ours to read
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file} is not JSON: {error}.") from error
     if not isinstance(value, dict):
@@ -159,8 +161,13 @@ def load_state(folder: Path, population: int, device: str) -> State:
 
 
 def new_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder with something in it, or empty it when told to."""
+    """Refuse a folder with something in it, or empty it when told to; refuse a place where none can be made."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
-            raise InputError(f"{folder} is not empty. Choose another --out, or add --overwrite.")
+            what = "not empty" if folder.is_dir() else "a file"
+            raise InputError(f"{folder} is {what}. Choose another --out, or add --overwrite.")
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    above = next(place for place in (folder, *folder.parents) if place.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        what = "may not be written to" if above.is_dir() else "is a file"
+        raise InputError(f"Cannot make {folder}: {above} {what}. Choose another --out.")

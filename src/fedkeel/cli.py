@@ -37,10 +37,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; gives the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted."""
+    """Run the command; gives the exit code: 0 done, 1 failed on the way, 2 bad input, 3 diverged, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
-        with _warnings_in_one_line():
+        with _telling_warnings():
             return int(arguments.do(arguments))
     except InputError as error:
         return _fail(error, 2)
@@ -51,25 +51,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left
         sys.stderr.close()
         return 0
-    except OSError as error:  # a folder that cannot be written, a full disk
-        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else error, 2)
+    except OSError as error:  # a full disk, a folder that went away
+        return _fail(f"{error.filename or 'output'}: {error.strerror}", 1)
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """A word about settings, once and without the place in our code that says it."""
+def _telling_warnings() -> Iterator[None]:
+    """Our own warnings as one line each, told once although an arm is checked first and then run with every seed."""
     told: set[str] = set()
+
+    def tell(message: Warning | str, *where: Any, **place: Any) -> None:
+        if not isinstance(message, StabilityWarning):
+            as_ever(message, *where, **place)
+        elif str(message) not in told:
+            told.add(str(message))
+            print(f"fedkeel: warning: {message}", file=sys.stderr)
+
     with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if not issubclass(category, StabilityWarning):
-                usual(message, category, *place, **more)
-            elif str(message) not in told:
-                told.add(str(message))
-                print(f"fedkeel: warning: {message}", file=sys.stderr)
-
-        warnings.showwarning = show
+        as_ever = warnings.showwarning
+        warnings.simplefilter("always", StabilityWarning)
+        warnings.showwarning = tell
         yield
 
 
@@ -87,10 +88,10 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
     resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
-    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory")
+    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
     _add_output(resume)
     resume.set_defaults(do=_resume)
-    show = commands.add_parser("list", help="the names there are")
+    show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
     show.set_defaults(do=_list)
     explain = commands.add_parser(
@@ -113,20 +114,20 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
-    run.add_argument("--rounds", type=int, help="default 200")
+    run.add_argument("--rounds", type=int, metavar="N", help="default 200")
     run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
-    run.add_argument("--sampler", help="uniform (default), cyclic or weighted")
+    run.add_argument("--sampler", metavar="HOW", help="uniform (default), cyclic or weighted")
     run.add_argument("--budget", metavar="A:B|N|Ee", help="steps from A to B, N steps, or E epochs; default the task's")
     run.add_argument("--expected-steps", type=int, metavar="N", help="steps the server asks for, default B+5 with A:B")
     run.add_argument("--batch-size", type=int, metavar="B", help="default the task's")
     run.add_argument("--lr", type=float, help="client rate of algorithms that give none, default the task's")
     run.add_argument("--seed", type=int, metavar="N", help="the seed, or the first one with --seeds; default 0")
-    run.add_argument("--seeds", type=int, metavar="K", help="K seeds")
+    run.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
     run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
     run.add_argument("--eval-every", type=int, metavar="K", help="evaluate every K rounds, default 1")
-    run.add_argument("--engine", help="auto (default), serial or batched")
+    run.add_argument("--engine", metavar="MODE", help="auto (default), serial or batched")
     run.add_argument("--dtype", help="float32 (default) or float64")
-    run.add_argument("--checkpoint-every", type=int, metavar="K", help="every K rounds, default 10")
+    run.add_argument("--checkpoint-every", type=int, metavar="K", help="save what resume needs, default 10")
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
@@ -248,6 +249,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
+    from .grammar import write
     from .recipes import COMMON, RECIPES
     from .rules import RULES
     from .tasks import TASKS
@@ -268,9 +270,12 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.what in (None, "tasks"):
         show("tasks", {name: first_line(make) for name, make in TASKS.items()})
     if arguments.what in (None, "algorithms"):
-        keys = {name: ", ".join(f"{k}={v}" for k, v in recipe.keys.items()) for name, recipe in RECIPES.items()}
-        show("algorithms (put together with +)", {
-            name: recipe.summary + (f"  [{keys[name]}]" if keys[name] else "") for name, recipe in RECIPES.items()
+        written = {
+            name: write([(name, dict(recipe.keys))]).partition(":")[2].replace(",", ", ")
+            for name, recipe in RECIPES.items()
+        }
+        show("algorithms, with their own keys and defaults (put together with +)", {
+            name: recipe.summary + (f"  [{written[name]}]" if written[name] else "") for name, recipe in RECIPES.items()
         })  # fmt: skip
         show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):

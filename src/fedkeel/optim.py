@@ -94,6 +94,10 @@ class Optimizer:
         """The update as a paper prints it: on clients from `g`, on the server from `Delta`."""
         return []
 
+    def guess_box(self, zero: bool) -> str:
+        """`guess` in the same notation."""
+        return f"q more steps like these, with {'g = 0' if zero else 'the last g'} in place of a new gradient"
+
     def scalars(self, state: State, at: At) -> dict[str, Tensor]:
         """What each client says about its steps, `[clients, 1]` by name: sent up beside the update."""
         return {}
@@ -155,11 +159,15 @@ class SGD(Optimizer):
             y.add_(v)
 
     def box(self, server: bool) -> list[str]:
-        x, move, b = ("x", "+ lr Delta", "beta") if server else ("y", "- lr g", "a")
+        x, move, b = ("x", "+ server_lr Delta", "beta") if server else ("y", "- lr g", "a")
         if not self.momentum:
             return [f"{x} <- {x} {move}"]
         step = f"{b} v {move}" if self.nesterov else "v"
         return [f"v <- {b} v {move}        {b} = {self.momentum:g}", f"{x} <- {x} + {step}"]
+
+    def guess_box(self, zero: bool) -> str:
+        a = "a^2" if self.nesterov else "a"
+        return f"y <- y + c(q) v,   c(q) = {a} (1 - a^q) / (1 - a)" if zero else super().guess_box(zero)
 
     def coast(self, counts: Tensor) -> Tensor:
         """c(q) = a (1 - a^q) / (1 - a): how far q zero-gradient steps carry a unit of velocity (Nesterov: times a)."""
@@ -221,14 +229,16 @@ class Adaptive(Optimizer):
     second: ClassVar[str] = ""  # the same as a formula, G for the gradient
 
     def box(self, server: bool) -> list[str]:
-        x, sign, g = ("x", "+", "Delta") if server else ("y", "-", "g")
+        x, move, g = ("x", "+ server_lr", "Delta") if server else ("y", "- lr", "g")
         start = f"eps = {self.eps:g}, v starts at {self.v_init:g}"
         if self.bias_correction:
-            start += ", lr times sqrt(1 - beta2^t) / (1 - beta1^t)" if server else ", both moments bias-corrected"
+            start += (
+                ", server_lr times sqrt(1 - beta2^t) / (1 - beta1^t)" if server else ", both moments bias-corrected"
+            )
         return [
             f"m <- beta1 m + (1 - beta1) {g}        beta1 = {self.beta1:g}",
             self.second.replace("G", g).replace("#", f"{self.beta2:g}"),
-            f"{x} <- {x} {sign} lr m / (sqrt(v) + eps)        {start}",
+            f"{x} <- {x} {move} m / (sqrt(v) + eps)        {start}",
         ]
 
     def move(self, y: Tensor, g: Tensor, state: State, at: At) -> None:

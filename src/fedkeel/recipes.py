@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from . import grammar
@@ -233,7 +233,7 @@ def algorithm(text: str) -> Algorithm:
         owned.append((recipe, {key: given.get(key, default) for key, default in recipe.keys.items()}))
 
     rules = [rule for recipe, keys in owned if recipe.rules for rule in recipe.rules(**keys)]
-    servers = [(recipe, keys) for recipe, keys in owned if recipe.server]
+    servers = [recipe.server(**keys) for recipe, keys in owned if recipe.server]
     if len(servers) > 1:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
     weights = [recipe.weights(**keys) for recipe, keys in owned if recipe.weights]
@@ -247,9 +247,9 @@ def algorithm(text: str) -> Algorithm:
     client = _client(settings, common, text, [(recipe.client, keys) for recipe, keys in owned if recipe.client])
     if settings.get("decay") is not None:
         rules.append(Schedule(settings["decay"]))
-    server = _server(servers[0][0], servers[0][1]) if servers else SGD()
+    server = servers[0] if servers else SGD()
     if "server_lr" in settings:
-        server = _with(server, lr=settings["server_lr"])
+        server = replace(server, lr=settings["server_lr"])
     weighing: Any = common.get("weights") or (weights[0] if weights else _default_weights(client, rules))
     buffers = settings.get("buffers", "average")
     return Algorithm(client, rules, server, weighing, buffers, spec=grammar.write(segments))
@@ -271,17 +271,6 @@ def _client(
     if kind.finds_rate and "lr" not in given:  # another recipe's default rate is not meant for it
         own = own[1:]
     return kind(**keys, **{key: settings[key] for key in own if key in settings})
-
-
-def _server(recipe: Recipe, keys: dict[str, Any]) -> Optimizer:
-    assert recipe.server is not None
-    return recipe.server(**keys)
-
-
-def _with(optimizer: Optimizer, **changes: Any) -> Optimizer:
-    from dataclasses import replace
-
-    return replace(optimizer, **changes)
 
 
 def _default_weights(client: Optimizer, rules: list[Rule]) -> str:

@@ -157,7 +157,7 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     for rule in resolved.rules:
         steps = max(getattr(world.budget, "outcomes", [math.inf]))
         if told := rule.warn(resolved, world.size(len(task.data)) / len(task.data), steps):
-            warnings.warn(told, StabilityWarning, stacklevel=2)
+            warnings.warn(told, StabilityWarning, stacklevel=3)  # who called train
     return Job(task, resolved, world, rounds, seed, batch_size)
 
 

@@ -73,7 +73,12 @@ class Nova(Weights):
 
     tau_eff: str = "norm"
     needs_norm: ClassVar[bool] = True
-    formula: ClassVar[str] = "Delta = tau_eff sum_i p_i Delta_i / A_i,   A_i = ||a_i||_1,   tau_eff = sum_i p_i A_i"
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        steps = "A_i" if self.tau_eff == "norm" else "J_i"
+        norm = "A_i = ||a_i||_1 where Delta_i = -lr sum_k a_ik g_k"
+        return f"Delta = tau_eff sum_i p_i Delta_i / A_i,   tau_eff = sum_i p_i {steps},   {norm}"
 
     def __post_init__(self) -> None:
         check(self.tau_eff in ("norm", "steps"), self, "tau_eff", "'norm' or 'steps'", self.tau_eff)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from .catalogue import KNOWN
 
@@ -52,7 +52,7 @@ def list_sets(arguments: argparse.Namespace) -> int:
     from . import store
 
     console = Console()
-    table = Table("name", "here", "what", "licence", box=None, pad_edge=False)
+    table = Table("name", "here", "what", Column("licence", overflow="fold"), box=None, pad_edge=False)
     for name, one in KNOWN.items():
         table.add_row(name, "yes" if store.present(name) else "no", escape(one.title), escape(one.licence))
     console.print(table)

@@ -43,26 +43,27 @@ def draw(task: Task, console: Console) -> None:
     if held is not None:
         own = (held > 0).sum(1)
         title += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
-    console.print(escape(title))
+    console.print(escape(title), highlight=False)
     if held is not None:
         console.print("labels by client (left to right); darker: a larger share of the client's samples")
-        for line in shaded(held):
+        for line in shaded(held, console.width):
             console.print(escape(line), highlight=False)
-    console.print(f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}")
+    told = f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}"
+    console.print(told, highlight=False)
     for line in bars(sizes):
         console.print(escape(line), highlight=False)
 
 
-def shaded(held: NDArray[np.int64]) -> list[str]:
+def shaded(held: NDArray[np.int64], terminal: int = 80) -> list[str]:
     """A row of shades per label (labels beyond 20 in groups), a column per client (or per group of clients).
 
     >>> shaded(np.array([[4, 0], [1, 3]]))
     ['0 █░', '1  ▓']
     """
     share = held / held.sum(1, keepdims=True)
-    clients = np.array_split(np.arange(len(held)), min(WIDTH, len(held)))
-    labels = np.array_split(np.arange(held.shape[1]), min(ROWS, held.shape[1]))
     width = len(str(held.shape[1] - 1))
+    clients = np.array_split(np.arange(len(held)), max(1, min(WIDTH, len(held), terminal - width - 1)))
+    labels = np.array_split(np.arange(held.shape[1]), min(ROWS, held.shape[1]))
     rows = []
     for group in labels:
         cells = [share[part][:, group].sum(1).mean() for part in clients]
@@ -109,6 +110,8 @@ def save(task: Task, file: Path) -> None:
         low, high = int(sizes.min()), int(sizes.max())
         axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
         axes[-1].set(xlabel="samples per client", ylabel="clients")
+        for axis in (axis for one in axes for axis in (one.xaxis, one.yaxis)):  # all four count something
+            axis.get_major_locator().set_params(integer=True)
         try:
             figure.savefig(file, dpi=120)
         except (OSError, ValueError) as error:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
 from .. import grammar, recipes
 from ..algorithm import Algorithm
 from ..data import FederatedData
+from ..errors import StabilityWarning
+from ..optim import Optimizer
 from ..task import Task
 from ..world import FixedSteps, World
 
@@ -24,25 +28,35 @@ def explain(text: str) -> str:
     names = [name for name, _ in grammar.parse(text)]
     titles = ", and ".join(recipes.RECIPES[name].summary for name in names)
     out = [f"{text}: {titles}", ""]
-    out += ["  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does", ""]
+    out += [
+        "  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does,",
+        "  S the clients of round t, N all there are, C = |S|/N, n_i the samples client i holds",
+        "",
+    ]
     out += ["  server, before the round"] * bool(lines := _lines(algorithm, "plan") + _lines(algorithm, "send")) + lines
-    out += ["  client i: y <- x, then J_i times"]
+    start = _lines(algorithm, "start")
+    out += ["  client i: y <- x", *start, "    then J_i times"] if start else ["  client i: y <- x, then J_i times"]
     out += _lines(algorithm, "loss")
     out += ["      g <- gradient of the loss on the next batch, at y", *_lines(algorithm, "gradient")]
     out += _knobs(algorithm)
-    out += [f"      {line}" for line in algorithm.client.box(server=False)] + _lines(algorithm, "after_step")
+    out += _step(algorithm.client, server=False) + _lines(algorithm, "after_step")
     out += ["    and then"] * bool(lines := _lines(algorithm, "extra") + _lines(algorithm, "finish")) + lines
     out += ["  server", f"      {algorithm.weighing.formula},   Delta_i = y_i - x"]
     out += _lines(algorithm, "server_step") + _lines(algorithm, "update")
-    rate = f"        lr = {algorithm.server.lr}"
-    out += [f"      {line}{rate if 'lr' in line else ''}" for line in algorithm.server.box(server=True)]
-    return "\n".join(
-        [*out, "", *_keeps(algorithm), *_traffic(algorithm), *_keys(names), *_references(names, algorithm)]
-    )
+    out += _step(algorithm.server, server=True)
+    return "\n".join([*out, "", *_keeps(algorithm), *_traffic(algorithm), *_keys(text), *_references(names, algorithm)])
+
+
+def _step(optimizer: Optimizer, server: bool) -> list[str]:
+    """The optimizer's own lines; a rate that is known (a client's is often the task's) stands behind its line."""
+    name = "server_lr" if server else "lr"
+    told = "" if optimizer.lr is None or optimizer.finds_rate else f"        {name} = {optimizer.lr}"
+    return [f"      {line}{told if f' {name} ' in line else ''}" for line in optimizer.box(server)]
 
 
 def _lines(algorithm: Algorithm, place: str) -> list[str]:
-    return [f"      {line}" for rule in algorithm.rules for line in rule.formulas.get(place, "").splitlines() if line]
+    boxes = [rule.box(algorithm).get(place, "") for rule in algorithm.rules]
+    return [f"      {line}" for box in boxes for line in box.splitlines()]
 
 
 def _knobs(algorithm: Algorithm) -> list[str]:
@@ -55,8 +69,9 @@ def _keeps(algorithm: Algorithm) -> list[str]:
     task, world = _toy()
     toy = algorithm.resolve(task, world)
     x = torch.zeros(TOY)
-    server = ["x", *toy.server.init(x)] + [f"{r.slot}.{n}" for r in toy.rules for n in r.keeps.get("server", ())]
-    clients = [f"{r.slot}.{name}" for r in toy.rules for name in r.keeps.get("client", ())]
+    server = ["x", *(name for name, value in toy.server.init(x).items() if value.shape == x.shape)]
+    server += [f"{name} ({rule.slot})" for rule in toy.rules for name in rule.keeps.get("server", ())]
+    clients = [f"{name} ({rule.slot})" for rule in toy.rules for name in rule.keeps.get("client", ())]
     return [f"  kept on the server: {', '.join(server)}; on each client: {', '.join(clients) or 'nothing'}"]
 
 
@@ -65,7 +80,9 @@ def _traffic(algorithm: Algorithm) -> list[str]:
     from ..training import train
 
     task, world = _toy()
-    run = train(task, algorithm, world, rounds=8, engine="serial")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StabilityWarning)  # what it would say is about the toy
+        run = train(task, algorithm, world, rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
     units = [(after[k] - before[k]) / (after["clients"] * TOY * 4) for k in ("bytes_down", "bytes_up")]
     notes = [note for rule in algorithm.rules if (note := rule.keeps.get("traffic"))]
@@ -75,16 +92,16 @@ def _traffic(algorithm: Algorithm) -> list[str]:
     ] + [f"    {note}" for note in notes]
 
 
-def _keys(names: list[str]) -> list[str]:
-    own = {key: value for name in names for key, value in recipes.RECIPES[name].keys.items()}
-    told = ", ".join(f"{k}={'none' if v is None else v}" for k, v in own.items()) or "none of its own"
-    return [f"  parameters: {told}; everywhere: {', '.join(recipes.COMMON)}"]
+def _keys(text: str) -> list[str]:
+    """Every key in use with its value, as one may type it."""
+    full = [(name, {**recipes.RECIPES[name].keys, **given}) for name, given in grammar.parse(text)]
+    return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
     cited = [recipes.RECIPES[name].reference for name in names] + [rule.reference for rule in algorithm.rules]
     cited += [part.reference for part in (algorithm.client, algorithm.server) if type(part).__name__ != "SGD"]
-    return [f"  {line}" for line in dict.fromkeys(filter(None, cited))]
+    return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
 
 
 class _Point(nn.Module):

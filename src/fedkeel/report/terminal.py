@@ -28,6 +28,9 @@ COLOURS = (
 )
 
 
+WIDE = 80  # columns of a terminal in which the whole table fits beside short names
+
+
 def colour(number: int) -> str:
     """The colour of an arm, the same in table and curve."""
     return COLOURS[number % len(COLOURS)]
@@ -82,15 +85,19 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     """The comparison: how fast, how far, at what price; the first arm is what the others are measured by."""
     seeds = len(arms[0].histories)
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    view.add_column("algorithm", overflow="fold", min_width=16)
+    costs = target is not None and console.width >= WIDE
+    view.add_column("", width=1)
+    view.add_column("algorithm", overflow="fold", min_width=16 if costs else 12)
     if target is not None:
-        for name in (f"to {target:g}: rounds", "speed-up", "gradients", "MB"):
+        to = f"to {target:g}"
+        for name in (f"{to}: rounds", "speed-up", "gradients", "MB") if costs else (to, "speed-up"):
             view.add_column(name, justify="right", no_wrap=True)
     view.add_column("at the end", justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
-        cells = [Text("■ ", style=colour(number)) + Text(arm.name)]
+        cells = [Text("■", style=colour(number)), Text(arm.name)]
         if target is not None:
             cells += [Text(arm.rounds_text()), Text(arm.speedup_text(arms[0]) if number else "")]
+        if costs:
             cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
         cells.append(Text(arm.final_text()))
         view.add_row(*cells)
@@ -98,7 +105,8 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
     notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
     if target is not None:
-        notes.append(f"rounds, gradients and MB are the means spent to reach {target:g}")
+        spent = "rounds, gradients and MB are the means" if costs else "rounds are the mean"
+        notes.append(f"{spent} spent to reach {target:g}")
         if any(0 < arm.missed < seeds for arm in arms):
             notes.append("> : seeds that did not reach it count with their whole run")
     if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:

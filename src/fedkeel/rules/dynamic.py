@@ -35,13 +35,17 @@ class FedDyn(Rule):
     evaluate: str = "server"
 
     reference: ClassVar[str] = "Acar et al. 2021, Federated learning based on dynamic regularization (arXiv 2111.04263)"
-    formulas: ClassVar[dict[str, str]] = {
-        "gradient": "g <- g - g_i + alpha (y - x)",
-        "finish": "g_i <- g_i - alpha (y - x)",
-        "server_step": "h <- h - (alpha / N) sum_i (y_i - x)        (the paper's bracket leaves x outside the sum)",
-        "update": "Delta <- Delta - h / alpha",
-    }
     keeps: ClassVar[dict[str, Any]] = {"server": ["h"], "client": ["g_i"]}
+
+    @property
+    def formulas(self) -> dict[str, str]:  # type: ignore[override]
+        own, told = ("alpha_i", "        alpha_i = alpha (mean of n) / n_i") if self.adaptive else ("alpha", "")
+        return {
+            "gradient": f"g <- g - g_i + {own} (y - x){told}",
+            "finish": f"g_i <- g_i - {own} (y - x)",
+            "server_step": "h <- h - (alpha / N) sum_i (y_i - x)        (the paper's bracket leaves x outside the sum)",
+            "update": "Delta <- Delta - h / alpha",
+        }
 
     def __post_init__(self) -> None:
         check(is_number(self.alpha) and self.alpha > 0, self, "alpha", "> 0", self.alpha)

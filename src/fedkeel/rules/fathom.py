@@ -50,13 +50,6 @@ class Fathom(Rule):
     steps: str = "ceil"
 
     reference: ClassVar[str] = "Kan 2022, Federated hypergradient descent"
-    formulas: ClassVar[dict[str, str]] = {
-        "plan": "J_i = max(1, ceil(E n_i / B)) steps with rate lr on batches of B",
-        "after_step": "phi_i <- min(phi_i, cos(g, x - y))",
-        "server_step": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
-        "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
-        "s <- (1 - a) (-Delta) + a s        a = smoothing",
-    }
     keeps: ClassVar[dict[str, Any]] = {"server": ("s", "lr", "epochs", "batch", "h", "phi")}
 
     def __post_init__(self) -> None:
@@ -72,6 +65,16 @@ class Fathom(Rule):
             check(is_number(high) and high >= low, self, f"{name}_max", f">= {name}_min", high)
         self._within("epochs", self.epochs)
         self._within("batch", self.batch_size)
+
+    @property
+    def formulas(self) -> dict[str, str]:  # type: ignore[override]
+        return {
+            "plan": f"J_i = max(1, {self.steps}(E n_i / B)) steps with rate lr on batches of B",
+            "after_step": "phi_i <- min(phi_i, cos(g, x - y))",
+            "server_step": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
+            "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
+            "s <- (1 - smoothing) (-Delta) + smoothing s",
+        }
 
     def bounds(self, name: str) -> tuple[float, float]:
         """The least and the largest value of lr, epochs or batch."""

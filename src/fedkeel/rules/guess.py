@@ -53,11 +53,11 @@ class Guess(Rule):
             good = _share(text) is not None
         check(good, self, "steps", "'remaining', a number >= 0, a share such as '25%', or 'inf'", self.steps)
 
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        if self.proxy == "last":
-            return {"extra": "guess q more steps of the same optimizer with the last gradient in place of a new one"}
-        return {"extra": "y <- y + c(q) v,   c(q) = a (1 - a^q) / (1 - a)      q guessed steps, a the momentum"}
+    def box(self, algorithm: Algorithm) -> dict[str, str]:
+        client, steps = algorithm.client, str(self.steps)
+        q = {"remaining": "the steps the server expects - J_i, at least 0", "inf": "infinity"}.get(steps, steps)
+        q += " of J_i" if steps.endswith("%") else ""
+        return {"extra": f"{client.guess_box(self.proxy_for(client) == 'zero')}        q = {q}"}
 
     def count(self, real: Tensor, expected: int | None) -> Tensor:
         """q: how many steps each client guesses, given the real steps it did."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..task import Task
     from ..world import World
 
+S = "s = C, or 1 / (t - t_i) with scale=elapsed"  # for `explain`
 GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
 
 
@@ -40,10 +41,6 @@ class GHBM(Rule):
     nesterov_push: bool = False
 
     reference: ClassVar[str] = GHBM_PAPER
-    formulas: ClassVar[dict[str, str]] = {
-        "send": "M <- (x^{t-1} - x^{t-tau-1}) / tau        (nothing while t <= tau, with warmup=zero)",
-        "after_step": "y <- y + (beta / J_i) M",
-    }
     keeps: ClassVar[dict[str, Any]] = {"server": ["the last tau models"]}
 
     def __post_init__(self) -> None:
@@ -53,6 +50,16 @@ class GHBM(Rule):
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
         push = self.nesterov_push
         check(isinstance(push, bool), self, "nesterov_push", "true or false", push)
+
+    @property
+    def formulas(self) -> dict[str, str]:  # type: ignore[override]
+        early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[self.warmup]
+        push = "y <- y + (beta / J_i) M"
+        return {
+            "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})",
+            "start": push if self.nesterov_push else "",
+            "after_step": push + "        (not after the last step)" * self.nesterov_push,
+        }
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         population = len(task.data)
@@ -109,7 +116,7 @@ class LocalGHBM(Rule):
 
     reference: ClassVar[str] = GHBM_PAPER
     formulas: ClassVar[dict[str, str]] = {
-        "after_step": "y <- y + (beta / J_i) s (x - a_i)        (nothing at the first participation)",
+        "after_step": f"y <- y + (beta / J_i) s (x - a_i)        ({S}; nothing at the first visit)",
         "finish": "a_i <- x",
     }
     keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
@@ -149,7 +156,7 @@ class FedHBM(Rule):
 
     reference: ClassVar[str] = GHBM_PAPER
     formulas: ClassVar[dict[str, str]] = {
-        "gradient": "p <- (beta s / J_i) (y - a_i)        (s = C, or 1 / rounds since with scale=elapsed)",
+        "gradient": f"p <- (beta s / J_i) (y - a_i)        ({S}; p = 0 at the first visit, with first=none)",
         "after_step": "y <- y + p",
         "finish": "a_i <- y",
     }

@@ -58,7 +58,7 @@ class Mime(Rule):
     @property
     def formulas(self) -> dict[str, str]:  # type: ignore[override]
         lines = {
-            "send": "clients send G_i, their full gradient at x; the server answers with c = sum_i w_i G_i",
+            "send": "clients send G_i, the full gradient at x, and receive c, the mean of G_i, weighted like Delta",
             "gradient": f"q = g - g(x; same batch) + c;   g <- {momentum(self).text('q')}",
         }
         return lines | ({"server_step": f"m <- {momentum(self).text('c')}"} if self.beta else {})
@@ -110,7 +110,7 @@ class MimeLite(Rule):
         return {
             "gradient": f"g <- {momentum(self).text('g')}",
             "finish": "send G_i, the full gradient at x",
-            "server_step": f"c = sum_i w_i G_i;   m <- {momentum(self).text('c')}",
+            "server_step": f"c = mean of G_i, weighted like Delta;   m <- {momentum(self).text('c')}",
         }
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from .. import grammar
@@ -40,6 +41,9 @@ def get(text: str) -> Task:
     name, values = segments[0]
     if name not in TASKS:
         raise unknown("task", name, TASKS)
+    for key in values:
+        if key not in (known := inspect.signature(TASKS[name]).parameters):
+            raise unknown(f"parameter of task {name}", key, known)
     try:
         return TASKS[name](**values)
     except TypeError as error:

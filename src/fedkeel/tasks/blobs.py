@@ -20,7 +20,7 @@ TEST = 100  # test samples per class
 
 
 def blobs_deep(seed: int = 0) -> Task:
-    """20 classes on 20 clients, three hidden layers of 48: take 2 clients per round (`World(cohort=2)`).
+    """20 classes on 20 clients, three hidden layers of 48: take 2 clients per round (cohort=2).
 
     >>> task = blobs_deep()
     >>> len(task.data), len(task.data.x), sum(p.numel() for p in task.model().parameters())
@@ -30,7 +30,7 @@ def blobs_deep(seed: int = 0) -> Task:
 
 
 def blobs_wide(seed: int = 0) -> Task:
-    """40 classes on 40 clients, two hidden layers of 48: take 4 clients per round (`World(cohort=4)`).
+    """40 classes on 40 clients, two hidden layers of 48: take 4 clients per round (cohort=4).
 
     >>> len(blobs_wide().data)
     40
