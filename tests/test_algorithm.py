@@ -328,3 +328,27 @@ def test_guesses_leave_buffers_alone():
     runs = [fk.train(task, name, toy_world(), 1) for name in ("fedavgcm", "fedavgcm+gel")]
     assert torch.equal(*(run.state.buffers["0.running_mean"] for run in runs))
     assert not torch.equal(*(run.params for run in runs))
+
+
+class Echo(fk.Rule):
+    """The short form of send, the batch at hand, and a draw of the initialiser."""
+
+    def server_init(self, x, at):
+        return {"c": torch.ones_like(x)}
+
+    def send(self, server):
+        return {"c": server["c"]}
+
+    def client_init(self, x, at):
+        return fk.Memory(drawn=at.draw_model())
+
+    def gradient(self, g, y, at):
+        assert at.batch.x.shape[:2] == (len(y), at.batch.y.shape[1])
+        assert at.memory["drawn"].shape == y.shape
+        return g + 0 * at.sent["c"]
+
+
+@pytest.mark.parametrize("mode", ["serial", "batched"])
+def test_a_rule_may_send_without_looking_and_read_the_batch(mode):
+    run = fk.train(toy(), fk.Algorithm(rules=[Echo()]), rounds=2, engine=mode)
+    assert run.history[-1]["bytes_down"] == 2 * run.history[-1]["bytes_up"]

@@ -387,3 +387,12 @@ def test_what_an_explanation_gives_in_full_is_the_same_algorithm(text: str) -> N
 def test_an_explanation_does_not_warn_about_the_toy_it_counts_bytes_on(recwarn: pytest.WarningsRecorder) -> None:
     explain("fedhbm:beta=9")
     assert not recwarn.list
+
+
+def test_the_folder_one_stands_in_is_never_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "mine.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "below"):
+        monkeypatch.chdir(place)
+        assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 2
+        assert (tmp_path / "mine.txt").read_text() == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import fedkeel as fk
+from fedkeel.conformance import toy
 from fedkeel.rules.contrastive import contrast
 
 WORLD = fk.World(cohort=[[0, 1, 3], [1, 3, 5], [0, 1, 2]], budget=fk.FixedSteps(3))
@@ -194,3 +196,14 @@ def test_names_and_defaults():
 def test_nonsense_is_refused_with_a_reason(text, why):
     with pytest.raises(fk.InputError, match=why):
         fk.algorithm(text)
+
+
+def test_a_chain_of_layers_is_cut_before_its_last_one(mode):
+    deep = toy()  # nn.Sequential, its last layer linear
+    alone = replace(deep, model=lambda: nn.Linear(4, 3))  # says nothing about representations
+    with pytest.raises(fk.InputError, match="represent"):
+        fk.train(alone, "moon", rounds=1)
+    runs = [fk.train(deep, text, fk.World(cohort="all"), rounds=3, engine=mode).params for text in ("moon", "fedavg")]
+    assert not torch.allclose(*runs)
+    once = [fk.train(deep, text, fk.World(cohort="all"), rounds=1, engine=mode).params for text in ("moon", "fedavg")]
+    assert torch.equal(*once)  # the first participation has nothing to stay away from

@@ -14,7 +14,7 @@ CONTRACT = {
     "fedavg": ({}, fk.Samples), "sgd": ({}, fk.Samples), "fedavgcm": ({}, fk.Samples),
     "fedavgm": ({"beta": 0.9}, fk.Samples), "fedprox": ({"mu": 0.01}, fk.Samples),
     "fednova": ({"tau_eff": "norm"}, fk.Nova),
-    "fedadagrad": ({k: v for k, v in ADAPTIVE.items() if k != "beta2"} | {"beta1": 0.0}, fk.Samples),
+    "fedadagrad": (ADAPTIVE | {"beta1": 0.0}, fk.Samples),
     "fedadam": (ADAPTIVE, fk.Samples), "fedyogi": (ADAPTIVE, fk.Samples),
     "gel": ({"steps": "remaining", "proxy": None}, fk.Samples),
 }  # fmt: skip

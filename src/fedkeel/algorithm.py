@@ -6,6 +6,7 @@ parts together and refuses combinations that make no sense.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -20,6 +21,7 @@ from .weights import WEIGHTS, Samples, Weights
 from .wire import Reports, Slots, Upload
 
 if TYPE_CHECKING:
+    from .data.batches import Batch
     from .task import Task
     from .world import Ints, World
 
@@ -81,10 +83,12 @@ class Lender(Protocol):
 
     algorithm: Algorithm
 
+    @property
+    def batch(self) -> Batch: ...
     def raw_gradient(self, at: At, point: Tensor) -> Tensor: ...
     def full_gradient(self, at: At, point: Tensor) -> Tensor: ...
     def represent(self, point: Tensor) -> Tensor: ...
-    def draw_models(self, at: At) -> Tensor: ...
+    def draw_model(self, at: At) -> Tensor: ...
 
 
 @dataclass
@@ -171,10 +175,16 @@ class At:
         assert self.lender is not None
         return self.lender.represent(point)
 
-    def draw_models(self) -> Tensor:
-        """A fresh draw of the initialiser for each client."""
+    @property
+    def batch(self) -> Batch:
+        """This step's batch of every client in view."""
         assert self.lender is not None
-        return self.lender.draw_models(self)
+        return self.lender.batch
+
+    def draw_model(self) -> Tensor:
+        """A fresh draw of the initialiser for each client, `[clients, params]`."""
+        assert self.lender is not None
+        return self.lender.draw_model(self)
 
     def head(self, n: int) -> None:
         """Keep the first n clients in view: the others have spent their budget."""
@@ -261,6 +271,11 @@ class Rule:
     reference: ClassVar[str] = ""
     formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
     keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
+
+    def broadcast(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+        """What `send` gives; it may leave out `at`, as most have no use for it."""
+        short = len(inspect.signature(self.send).parameters) == 1
+        return self.send(server) if short else self.send(server, at)  # type: ignore[call-arg]
 
     @property
     def slot(self) -> str:

@@ -166,6 +166,8 @@ def new_folder(folder: Path, overwrite: bool) -> None:
         if not overwrite:
             what = "not empty" if folder.is_dir() else "a file"
             raise InputError(f"{folder} is {what}. Choose another --out, or add --overwrite.")
+        if Path.cwd().is_relative_to(folder.resolve()):
+            raise InputError(f"{folder} is where you are, or above it; it is not emptied. Choose another --out.")
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):

@@ -297,7 +297,7 @@ class Yogi(Adaptive):
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """Adagrad: the second moment only grows.
+    """Adagrad: the second moment only grows, so a beta2, taken for the sake of its siblings, has no effect.
 
         v <- v + g^2
 
@@ -312,7 +312,8 @@ class Adagrad(Adaptive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(not self.beta2, self, "beta2", "left out (its second moment forgets nothing)", self.beta2)
+        if self.beta2 is not None:
+            object.__setattr__(self, "beta2", 0.0)
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         v.add_(square)

@@ -96,7 +96,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "fedadagrad": Recipe(
         "Adagrad on the server",
-        {k: v for k, v in ADAPTIVE.items() if k != "beta2"} | {"beta1": 0.0},
+        ADAPTIVE | {"beta1": 0.0},
         server=_adaptive(Adagrad),
         defaults={"server_lr": 0.01},
         reference="Reddi et al. 2021 (arXiv 2003.00295)",
@@ -133,7 +133,12 @@ RECIPES: dict[str, Recipe] = {
         rules=lambda **keys: [AdaBest(**keys)],
         weights=_uniform,
     ),
-    "mime": Recipe("local steps mimic centralised SGD", rules=lambda: [Mime(beta=0.0)], weights=_uniform),
+    "mime": Recipe(
+        "local steps mimic centralised SGD",
+        {"beta": 0.0, "convention": "torch"},
+        rules=lambda **keys: [Mime(**keys)],
+        weights=_uniform,
+    ),
     "mimemom": Recipe(
         "local steps mimic centralised SGD with momentum",
         {"beta": 0.9, "convention": "torch"},
@@ -142,7 +147,8 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mimelite": Recipe(
         "Mime without correction or momentum: FedAvg with uniform weights",
-        rules=lambda: [MimeLite(beta=0.0)],
+        {"beta": 0.0, "convention": "torch"},
+        rules=lambda **keys: [MimeLite(**keys)],
         weights=_uniform,
     ),
     "mimelitemom": Recipe(

@@ -79,7 +79,7 @@ def broadcast(job: Job, state: State, t: int, cohort: int, plan: Plan) -> tuple[
         "client_lr": plan.lr, "mean_samples": len(job.task.data.x) / population,
     }  # fmt: skip
     at = At(**shared)
-    shared["sent_all"] = {rule.slot: rule.send(state.rules[rule.slot], at.of(rule)) for rule in job.algorithm.rules}
+    shared["sent_all"] = {r.slot: r.broadcast(state.rules[r.slot], at.of(r)) for r in job.algorithm.rules}
     return Message(job, shared, state.buffers, plan.batch_size), at
 
 

@@ -124,6 +124,26 @@ class Task:
         model.module.train(was)
         model.load(model.flat.clone(), state)
 
+    def accuracy(self, output: Tensor, target: Tensor) -> float | None:
+        """The task's metric; else, for integer targets, the share that is right: by the largest score per class, or by
+        the sign where there is one score; else None.
+
+        >>> data = FederatedData.from_arrays(torch.zeros(2, 1), [0, 1], clients=[0, 1])
+        >>> Task(lambda: nn.Linear(1, 1), cross_entropy, data).accuracy(torch.tensor([[-2.0], [3.0]]), data.y)
+        1.0
+        """
+        if self.metric is not None:
+            return float(self.metric(output, target))
+        if target.is_floating_point():
+            return None
+        if output.ndim == target.ndim + 1 and output.shape[1] > 1:
+            right = output.argmax(1) == target
+        elif output.numel() == target.numel():
+            right = (output.view(target.shape) > 0) == (target > 0)
+        else:
+            return None
+        return float(right.double().mean())
+
     def classes(self, output: Tensor) -> int:
         """The number of classes when this is plain classification (integer labels, scores per class), else 0."""
         plain = not self.data.y.is_floating_point() and self.data.y.ndim == 1 and output.ndim == 2

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ..data.batches import Batch
-from ..flat import FlatModel
+from ..flat import FlatModel, halves
 from ..task import Task
 from . import client_axis
 
@@ -47,8 +47,11 @@ class Split(nn.Module):
         self.module, self.views = model.module, model.views
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.module.represent(x)  # type: ignore[operator]  # `Contrastive.resolve` has seen that it is there
-        return z, self.module.classify(z)  # type: ignore[operator]
+        cut = halves(self.module)
+        assert cut is not None  # `Contrastive.resolve` has seen that it is there
+        represent, classify = cut
+        z = represent(x)
+        return z, classify(z)
 
     def at(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Representations and outputs with these parameters."""

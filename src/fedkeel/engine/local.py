@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import draws
 from ..algorithm import Algorithm, At
-from ..data.batches import Batches, whole
+from ..data.batches import Batch, Batches, whole
 from ..errors import check, is_count
 from ..flat import FlatModel, seeded
 from ..task import Task
@@ -80,6 +80,10 @@ class Lent:
     batches: Batches
     algorithm: Algorithm
 
+    @property
+    def batch(self) -> Batch:
+        return self.batches.current
+
     def raw_gradient(self, at: At, point: Tensor) -> Tensor:
         at.scalars["extra_gradients"].add_(1)
         at.scalars["extra_samples"].add_(torch.from_numpy(self.batches.widths[: len(point), None]).to(point))
@@ -107,7 +111,7 @@ class Lent:
     def represent(self, point: Tensor) -> Tensor:
         return self.worker.gradients.represent(point)
 
-    def draw_models(self, at: At) -> Tensor:
+    def draw_model(self, at: At) -> Tensor:
         assert at.clients is not None
         seeds = [draws.torch_seed(self.worker.seed, "anchor", client=int(c)) for c in at.clients]
         flat = self.worker.model.flat
@@ -217,12 +221,7 @@ class Engine:
         parts = list(self.map(Worker.evaluate, blocks))
         output = torch.cat([o for o, _ in parts])
         loss = float(torch.cat([v for _, v in parts]).double().mean())
-        accuracy: float | None = None
-        if task.metric is not None:
-            accuracy = float(task.metric(output, y))
-        elif task.classes(output):
-            accuracy = float((output.argmax(1) == y).double().mean())
-        scores = {"loss": loss, "accuracy": accuracy}
+        scores = {"loss": loss, "accuracy": task.accuracy(output, y)}
         return {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity
 
 from ..algorithm import Algorithm, At, Memory, Rule
 from ..errors import InputError, check, is_number
-from ..flat import seeded
+from ..flat import halves, seeded
 from ..wire import Upload
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Contrastive(Rule):
 
     z is what the model being trained makes of a sample, z_received what the received model does, z_previous what
     the client's model at the end of its last round does. At a client's first participation that is the received
-    model, and the term has no gradient. The model must have `represent(x) -> z` and `classify(z) -> output`, and
-    its `forward(x)` must be `classify(represent(x))`:
+    model, and the term has no gradient. An `nn.Sequential` that ends in a linear layer is cut before it; any other
+    model must have `represent(x) -> z` and `classify(z) -> output`, with `forward(x) = classify(represent(x))`:
 
         class Net(nn.Module):
             def represent(self, x): return self.head(self.body(x))
@@ -67,16 +67,18 @@ class Contrastive(Rule):
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         module = seeded(0, task.model).eval()
-        lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
-        if lacks:
+        cut = halves(module)
+        if cut is None:
+            lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
             raise InputError(
                 f"MOON compares representations, and {type(module).__name__} has no {' and no '.join(lacks)}: give the "
                 "model represent(x) -> z and classify(z) -> output, with forward(x) = classify(represent(x))."
             )
+        represent, classify = cut
         x, like = task.data.x[:2], next(module.parameters())
         x = x.to(like) if x.is_floating_point() else x.to(like.device)
         with torch.no_grad():
-            same = torch.allclose(module(x), module.classify(module.represent(x)))  # type: ignore[operator]
+            same = torch.allclose(module(x), classify(represent(x)))
         if not same:
             raise InputError(f"{type(module).__name__}.forward(x) is not classify(represent(x)), which MOON relies on.")
         return self

@@ -169,7 +169,7 @@ class FedHBM(Rule):
         check(self.first in firsts, self, "first", f"one of {', '.join(firsts)}", self.first)
 
     def client_init(self, x: Tensor, at: At) -> Memory:
-        anchor = at.draw_models() if self.first == "random" else at.x0
+        anchor = at.draw_model() if self.first == "random" else at.x0
         return {"anchor": anchor, "last": x.new_zeros(1)}
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
