@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
 	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
-		--lr 0.005 --rounds 200 --seeds 3 --target 0.85 --overwrite --out runs/demo
+		--lr 0.005 --rounds 250 --seeds 5 --target 0.85 --overwrite --out runs/demo
 
 test: lint types $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "not study"
