@@ -201,8 +201,10 @@ def test_nonsense_is_refused_with_a_reason(text, why):
 def test_a_chain_of_layers_is_cut_before_its_last_one(mode):
     deep = toy()  # nn.Sequential, its last layer linear
     alone = replace(deep, model=lambda: nn.Linear(4, 3))  # says nothing about representations
-    with pytest.raises(fk.InputError, match="represent"):
-        fk.train(alone, "moon", rounds=1)
+    shallow = replace(deep, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))  # its z would be the input
+    for task in (alone, shallow):
+        with pytest.raises(fk.InputError, match="represent"):
+            fk.train(task, "moon", rounds=1)
     runs = [fk.train(deep, text, fk.World(cohort="all"), rounds=3, engine=mode).params for text in ("moon", "fedavg")]
     assert not torch.allclose(*runs)
     once = [fk.train(deep, text, fk.World(cohort="all"), rounds=1, engine=mode).params for text in ("moon", "fedavg")]
