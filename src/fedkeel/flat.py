@@ -132,8 +132,7 @@ def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
 def halves(module: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None:
     """`(represent, classify)` of a model, `classify(represent(x)) = module(x)`; None if it does not say where to cut.
 
-    A model says so with two methods of these names; an `nn.Sequential` that ends in a linear layer is cut before it if
-    there is something to learn before.
+    A model says so with two methods of these names; an `nn.Sequential` that ends in a linear layer is cut before it.
 
     >>> represent, classify = halves(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> represent(torch.zeros(1, 3)).shape, classify(torch.zeros(1, 4)).shape
@@ -142,7 +141,6 @@ def halves(module: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Ten
     represent, classify = getattr(module, "represent", None), getattr(module, "classify", None)
     if callable(represent) and callable(classify):
         return represent, classify
-    if type(module) is nn.Sequential and isinstance(module[-1], nn.Linear):
-        learned = any(parameter.requires_grad for parameter in module[:-1].parameters())
-        return (module[:-1], module[-1]) if learned else None  # otherwise z is the input, and nothing shapes it
+    if type(module) is nn.Sequential and len(module) > 1 and isinstance(module[-1], nn.Linear):
+        return module[:-1], module[-1]
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from ..algorithm import Algorithm, At, Memory, Rule
@@ -68,6 +68,8 @@ class Contrastive(Rule):
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         module = seeded(0, task.model).eval()
         cut = halves(module)
+        if cut is not None and isinstance(cut[0], nn.Module) and not list(cut[0].parameters()):
+            cut = None  # z would be the input itself, which no training shapes
         if cut is None:
             lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
             raise InputError(
