@@ -46,6 +46,8 @@ SIZES = [  # name, arguments, parameters, input, output after the batch
     ("resnet20", {"classes": 100}, 275_572, image(32, 3), (100,)),
     ("resnet110", {}, 1_730_714, image(8, 3), (10,)),
     ("resnet110", {"classes": 100}, 1_736_564, image(8, 3), (100,)),
+    ("msdnet24", {}, 2_646_556, image(32, 3), (10,)),
+    ("msdnet24", {"classes": 100}, 2_692_996, image(32, 3), (100,)),
     ("resnet18", {}, 11_173_962, image(8, 3), (10,)),
     ("resnet50", {"norm": "batch"}, 23_520_842, image(8, 3), (10,)),
     ("shakespeare_lstm", {}, 819_920, tokens(80), (80,)),
@@ -261,3 +263,16 @@ def test_distilbert_does_not_read_padding():
     torch.testing.assert_close(model(padded), model(text))
     model.padding = -1
     assert not torch.allclose(model(padded), model(text), atol=1e-6)
+
+
+def test_msdnet_has_an_answer_at_each_of_its_four_exits():
+    torch.manual_seed(0)
+    net = models.msdnet24(classes=7)
+    x = torch.randn(2, 3, 32, 32)
+    answers = net.exits(x)
+    assert [tuple(answer.shape) for answer in answers] == [(2, 7)] * 4
+    assert torch.equal(net(x), answers[-1])
+    assert not dict(net.named_buffers())
+    answers[0].sum().backward()  # an early exit does not reach the layers after it
+    assert net.layers[14][0].same[-1][0][0].weight.grad is not None
+    assert net.layers[15][0].same[-1][0][0].weight.grad is None
