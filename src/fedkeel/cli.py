@@ -81,6 +81,7 @@ def _fail(error: object, code: int) -> int:
 
 def _parser() -> Parser:
     from .data.command import add_commands
+    from .report import command as report
     from .version import __version__
 
     parser = Parser(prog="fedkeel", description="Federated learning on an even keel.")
@@ -100,6 +101,7 @@ def _parser() -> Parser:
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=_explain)
     add_commands(commands)
+    report.add_commands(commands)
     return parser
 
 

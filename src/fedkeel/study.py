@@ -194,6 +194,8 @@ def _one(
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
             callbacks=callbacks, started=began,
         )  # fmt: skip
+    if run.status == "stopped":  # by whoever watches: the runs after it are not wanted either
+        raise KeyboardInterrupt
     return run.history, run.status
 
 
