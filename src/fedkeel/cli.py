@@ -138,6 +138,7 @@ def _add_run(commands: Any) -> None:
 
 def _add_output(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was chosen, and why")
 
 
@@ -213,7 +214,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from .study import carry_out, summary
 
     talk = Console(stderr=True)
-    with Watching(study, talk, arguments.verbose) as watching:
+    with Watching(study, talk, arguments.verbose) as watching, _live_page(out, arguments.ui, talk):
         try:
             arms = carry_out(study, out, watching.row, watching.began)
         except KeyboardInterrupt:
@@ -244,6 +245,22 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     if diverged:
         talk.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
     return 3 if diverged else 0
+
+
+@contextmanager
+def _live_page(out: Path, wanted: bool, talk: Any) -> Iterator[None]:
+    """Serve the report of what is being run, while it runs."""
+    if not wanted:
+        yield
+        return
+    from .report.ui import Ui
+
+    with Ui([out], replays=False) as ui:
+        talk.print(f"Watch it at {ui.url}", soft_wrap=True, highlight=False)
+        try:
+            yield
+        finally:
+            ui.linger()
 
 
 def _list(arguments: argparse.Namespace) -> int:

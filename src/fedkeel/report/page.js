@@ -1,10 +1,11 @@
 "use strict";
 // Draws the document that Python gathered. Text enters the page as text nodes only, so a name cannot become markup.
 
-const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent", seconds: "simulated seconds" };
+const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent", seconds: "sim. seconds" };
 const SCORES = { accuracy: "test accuracy", loss: "test loss", train_loss: "training loss" };
 const COLOURS = 7;
-const chosen = { axis: "round", score: null, hidden: new Set() };
+const PARTS = { whole: "whole run", late: "second half" };
+const chosen = { axis: "round", score: null, part: "whole", hidden: new Set() };
 const page = document.getElementById("page");
 let doc = JSON.parse(document.getElementById("data").textContent);
 
@@ -24,6 +25,8 @@ function make(tag, attributes = {}, ...children) {
 
 const armColour = i => `var(--arm-${i % COLOURS})`;
 const armDash = i => [null, "7 4", "2 3", "9 3 2 3"][Math.floor(i / COLOURS) % 4];  // beyond seven arms colours repeat
+// Long names may break after their own marks.
+const breakable = name => make("span", {}, ...name.split(/(?<=[:+,=/])/).flatMap((part, k) => k ? [make("wbr"), part] : [part]));
 const swatch = i => make("svg", { width: 26, height: 10, "aria-hidden": true },
   make("line", { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-width": 4, "stroke-dasharray": armDash(i), colour: { what: "stroke", of: armColour(i) } }));
 const dot = i => make("span", { class: "dot", colour: { what: "background", of: armColour(i) } });
@@ -109,7 +112,7 @@ function lineChart(series, { width, height, xName, yName, target = null, label }
   }
   if (target !== null) svg.append(
     make("line", { class: "target", x1: box.left, x2: box.right, y1: Y(target), y2: Y(target) }),
-    make("text", { x: box.right, y: Y(target) - 5, "text-anchor": "end" }, `target ${plain(target)}`));
+    make("text", { x: box.left + 4, y: Y(target) - 5 }, `target ${plain(target)}`));
   for (const one of series) {
     const look = { class: one.thin ? "curve thin" : "curve", "stroke-dasharray": one.thin ? null : armDash(one.arm) };
     svg.append(make("path", { ...look, d: path(one.points, p => p.y), colour: { what: "stroke", of: armColour(one.arm) } }));
@@ -205,11 +208,11 @@ function sortedAccuracies(panel, size) {
 
 // Tables
 
-function table(heads, rows, first) {
+function table(heads, rows, first, cards = true) {
   const head = make("tr", {}, make("th", {}, first), ...heads.map(text => make("th", {}, text)));
-  const body = rows.map(({ arm, name, cells }) => make("tr", { class: arm !== null && !shown(arm) ? "off" : null },
-    make("td", {}, arm === null ? null : dot(arm), name), ...cells.map((text, k) => make("td", { "data-head": heads[k] }, text))));
-  return make("table", { class: "cards" }, make("thead", {}, head), make("tbody", {}, ...body));
+  const body = rows.map(({ arm, name, cells }) => make("tr", { class: shown(arm) ? null : "off" },
+    make("td", {}, dot(arm), breakable(name)), ...cells.map((text, k) => make("td", { "data-head": heads[k] }, text))));
+  return make("table", { class: cards ? "cards" : null }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
 const keys = values => make("table", { class: "keys" }, make("tbody", {},
@@ -251,11 +254,17 @@ function buttons(names, current, choose, disabled = () => false) {
 function legend() {
   return make("div", { class: "legend" }, ...doc.arms.map((arm, i) => make("button", { id: `arm-${i}`, "aria-pressed": String(shown(i)),
     title: "show or hide this algorithm everywhere",
-    onclick: () => { shown(i) ? chosen.hidden.add(arm.name) : chosen.hidden.delete(arm.name); draw(); } }, swatch(i), arm.name)));
+    onclick: () => { shown(i) ? chosen.hidden.add(arm.name) : chosen.hidden.delete(arm.name); draw(); } }, swatch(i), breakable(arm.name))));
 }
 
 function hasAxis(axis) {
   return doc.arms.some(arm => [arm, ...arm.running].some(one => Object.values(one.curves).some(curve => curve[axis].some(v => v !== null))));
+}
+
+function late(series) {
+  if (chosen.part === "whole") return series;
+  const half = Math.max(0, ...series.flatMap(one => one.points.map(p => p.x))) / 2;
+  return series.map(one => ({ ...one, points: one.points.filter(p => p.x >= half) })).filter(one => one.points.length);
 }
 
 function curvesPart(width) {
@@ -263,16 +272,17 @@ function curvesPart(width) {
   if (!(chosen.score in scores)) chosen.score = doc.metric;
   const yName = scores[chosen.score] || chosen.score, target = chosen.score === "accuracy" ? doc.target : null;
   const size = { width, height: Math.max(260, Math.min(430, width * .55)) };
-  const draw_ = (axis, size) => lineChart(lines(chosen.score, axis),
+  const drawn = (axis, size) => lineChart(late(lines(chosen.score, axis)),
     { ...size, xName: AXES[axis], yName, target, label: `${yName} against ${AXES[axis]}` });
   const paper = Object.keys(AXES).filter(axis => axis !== chosen.axis && hasAxis(axis));
   return [
     make("h2", {}, "Curves"),
     make("div", { class: "controls" }, buttons(scores, chosen.score, key => { chosen.score = key; }),
-      buttons(AXES, chosen.axis, key => { chosen.axis = key; }, key => !hasAxis(key))),
+      buttons(AXES, chosen.axis, key => { chosen.axis = key; }, key => !hasAxis(key)),
+      buttons(PARTS, chosen.part, key => { chosen.part = key; })),
     legend(),
-    make("div", { id: "curves" }, draw_(chosen.axis, size)),
-    make("div", { class: "paper" }, ...paper.map(axis => draw_(axis, { width: 460, height: 270 }))),
+    make("div", { id: "curves" }, drawn(chosen.axis, size)),
+    make("div", { class: "paper" }, ...paper.map(axis => drawn(axis, { width: 460, height: 270 }))),
     make("p", { class: "faint" }, `${yName}: mean over seeds; the band runs from the worst seed to the best.`
       + (hasAxis("seconds") ? "" : " Simulated seconds need device profiles, which these runs do not have.")),
   ];
@@ -340,7 +350,7 @@ function clientsPart(width) {
 function decileTable(panel) {
   const rows = panel.arms.map((arm, i) => ({ arm: i, name: doc.arms[i].name,
     cells: arm.why ? [arm.why, "", ""] : [arm.worst, arm.median, arm.mean].map(v => v.toFixed(3)) }));
-  return table(["worst tenth", "median", "mean"], rows, "clients' accuracy");
+  return table(["worst tenth", "median", "mean"], rows, "clients' accuracy", false);
 }
 
 function settingsPart() {

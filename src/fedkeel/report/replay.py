@@ -54,7 +54,7 @@ def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
 
 def _or_why(make: Callable[[], dict[str, Panel]], *names: str) -> dict[str, Panel]:
     made, why = _attempt(make)
-    return dict.fromkeys(names, {"why": why}) if made is None else made
+    return {name: {"why": why} for name in names} if made is None else made
 
 
 def visits(run: Ran, task: Task) -> dict[str, Panel]:

@@ -229,9 +229,10 @@ def _warnings(c: Comparison) -> list[str]:
     told = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.scores if s.diverged]
     if c.target is not None:
         told += [
-            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds; they count with their whole run."
-            for s in c.scores if s.missed and not s.diverged
-        ]  # fmt: skip
+            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds; these count with all they ran."
+            for s in c.scores
+            if s.missed and not s.diverged
+        ]
     told += [f"{s.name}: {s.unfinished} run(s) have rounds left and are not counted." for s in c.scores if s.unfinished]
     return told
 
@@ -325,7 +326,8 @@ def _ranged(found: Difference, style: str) -> str:
     told = style.format(found.mean)
     if found.low is None or found.high is None:
         return told
-    return f"{told} ({style.format(found.low)} to {style.format(found.high)})"
+    low, high = style.format(found.low), style.format(found.high)
+    return f"{told} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
 def _names(scores: Sequence[Score]) -> str:
