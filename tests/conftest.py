@@ -108,8 +108,16 @@ def play() -> Callable[..., tuple[fk.Run, Trace]]:
     return run
 
 
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """A headless Chromium that has seen nothing yet."""
+    yield chromium
+    chromium.get("about:blank")  # a live page would go on asking
+    chromium.get_log("browser")
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     """Headless Chromium; tests that need it are skipped where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     binary = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := which(name))), None)

@@ -215,8 +215,8 @@ function table(heads, rows, first, cards = true) {
   return make("table", { class: cards ? "cards" : null }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
-const keys = values => make("table", { class: "keys" }, make("tbody", {},
-  ...Object.entries(values).map(([name, value]) => make("tr", {}, make("td", {}, name), make("td", {}, String(value))))));
+const keys = values => make("dl", {},
+  ...Object.entries(values).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
 const indexOf = name => doc.arms.findIndex(arm => arm.name === name);
 
 // The parts of the page, in the order one reads
@@ -334,7 +334,7 @@ function clientsPart(width) {
       piece("Accuracy of each client", accuracies, () => `The final model on clients' own training data (not on test data), one seed; clients sorted`
         + ` by accuracy for each algorithm. ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
       () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
-      piece("Labels by client", labels, () => `Darker: a larger share of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
+      piece("Labels by client", labels, () => `Stronger: a larger share of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
         + ` ${labels.labels} labels, ${labels.own[1].toFixed(1)} on average; ${labels.clients.toLocaleString("en")} clients`
         + (labels.columns.length < labels.clients ? `, in ${labels.columns.length} groups.` : "."), () => labelPicture(labels, size)),
       piece("Participation", participation, () => `How often a client took part (${participation.span}): ${participation.least} to ${participation.most}`
@@ -366,7 +366,7 @@ function settingsPart() {
 
 // The live page
 
-let lost = false, asked = false;
+let lost = false, asked = false, pressed = false, stale = false;
 
 function livePart() {
   if (!doc.live) return [];
@@ -402,7 +402,9 @@ async function poll() {
     doc = next;
     const after = doc.runs.filter(run => run.status === "stopped").map(run => `${run.name} ${run.seed}`).join();
     if (asked && before !== after) asked = false;
-    if (changed || lost) { lost = false; draw(); }
+    stale = stale || changed || lost;
+    lost = false;
+    if (stale && !pressed) { stale = false; draw(); }  // a button that is replaced while it is pressed is not clicked
   } catch { if (!lost) { lost = true; draw(); } }
   setTimeout(poll, 2000);
 }
@@ -428,6 +430,8 @@ function morePart(width) {
   return manyPart("More columns", about, moving, width, column);
 }
 
+for (const kind of ["pointerdown", "pointerup", "pointercancel"])
+  addEventListener(kind, () => { pressed = kind === "pointerdown"; }, true);
 let width = 0;
 addEventListener("resize", () => { if (page.clientWidth !== width) { width = page.clientWidth; draw(); } });
 draw();

@@ -168,14 +168,26 @@ def _headline(c: Comparison) -> str:
         first = fast or end
         return f"{first.name} was ahead, but with one seed nobody can say how sure that is."
     if fast is None:
-        tied = _names(c.tied_at_the_end(end))
-        return f"{end.name} and {tied} cannot be told apart." if tied else f"Use {end.name}."
-    tied_fast, tied_end = c.tied_in_rounds(fast), c.tied_at_the_end(end)
-    if fast is not end and fast not in tied_end:
-        return f"Use {fast.name} to be at {c.target:g} soonest, {end.name} to end highest."
-    if tied_fast:
-        return f"Use {fast.name}; in rounds it cannot be told apart from {_names(tied_fast)}."
+        tied = c.tied_at_the_end(end)
+        return f"{_names([end, *tied])} cannot be told apart." if tied else f"Use {end.name}."
+    if reasons := _other_reasons(c, fast, end):
+        return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
+    if tied := c.tied_in_rounds(fast):
+        return f"Use {fast.name}; in rounds it cannot be told apart from {_names(tied)}."
     return f"Use {fast.name}."
+
+
+def _other_reasons(c: Comparison, fast: Score, end: Score) -> list[str]:
+    """Why one might prefer another arm to the one that takes the fewest rounds: only what is clear."""
+    reasons = []
+    for cost in ("gradients", "megabytes", "seconds"):
+        other = c.cheapest(cost)
+        if other is not None and other is not fast:
+            less = difference(fast.costs[cost], other.costs[cost])
+            reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
+    if end is not fast and fast not in c.tied_at_the_end(end):
+        reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
+    return reasons
 
 
 def _cost(c: Comparison) -> list[str]:
@@ -260,7 +272,7 @@ def _row(c: Comparison, s: Score, costs: Sequence[str]) -> list[str]:
         least = "at least " if base.missed else ""
         cells.append("" if s is base else "–" if saved is None else least + _ranged(saved, "{:+.1f}"))
     half = interval(list(s.finals.values()))
-    ends = _mean(s.finals) + (f" ± {half:.4f}" if half is not None else "") if s.finals else "–"
+    ends = _mean(s.finals) + (f" ±\N{NO-BREAK SPACE}{half:.4f}" if half is not None else "") if s.finals else "–"
     cells.append(f"diverged ({s.diverged}/{len(s.seeds)})" if s.diverged else ends)
     if len(c.scores) > 1:
         ahead = c.ahead(s, base) if s is not base else None
