@@ -189,7 +189,8 @@ function labelPicture(panel, { width }) {
   svg.append(make("line", { class: "grid", x1: left, x2: width - 4, y1: rows * tall + 3, y2: rows * tall + 3 }));
   const every = Math.max(1, Math.ceil(columns * 44 / (width - left)));
   panel.columns.forEach((name, c) => {
-    if (c % every === 0) svg.append(make("text", { x: left + (c + .5) * wide, y: rows * tall + 19, "text-anchor": "middle" }, name.split("–")[0]));
+    const x = left + (c + .5) * wide;
+    if (c % every === 0 && x < width - 14) svg.append(make("text", { x, y: rows * tall + 19, "text-anchor": "middle" }, name.split("–")[0]));
   });
   svg.append(make("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "client"));
   return make("div", { class: "chart" }, svg);

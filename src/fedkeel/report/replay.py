@@ -48,7 +48,7 @@ def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
     """What can fail here is a task that is not on this machine, or has changed since."""
     try:
         return make(), ""
-    except (FedkeelError, OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
+    except (FedkeelError, OSError, RuntimeError, AttributeError, LookupError, TypeError, ValueError) as error:
         return None, (str(error) or type(error).__name__).splitlines()[0]
 
 
