@@ -104,7 +104,7 @@ def test_of_losses_the_smaller_is_better() -> None:
 
 def test_runs_with_rounds_left_are_not_counted() -> None:
     said = told(ran("one", 0, [0, 0.9]), ran("one", 1, [0, 0.1], "stopped"))
-    assert "one: 1 run(s) have rounds left and are not counted." in said["warnings"]
+    assert "one: 1 run has rounds left and is not counted." in said["warnings"]
 
 
 def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:

@@ -90,6 +90,7 @@ def _parser() -> Parser:
     _add_run(commands)
     resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
+    _add_ui(resume)
     _add_output(resume)
     resume.set_defaults(do=_resume)
     show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
@@ -116,6 +117,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
+    _add_ui(run)
     run.add_argument("--rounds", type=int, metavar="N", help="default 200")
     run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
     run.add_argument("--sampler", metavar="HOW", help="uniform (default), cyclic or weighted")
@@ -136,9 +138,12 @@ def _add_run(commands: Any) -> None:
     run.set_defaults(do=_run)
 
 
+def _add_ui(parser: Parser) -> None:
+    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
+
+
 def _add_output(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
-    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was chosen, and why")
 
 

@@ -112,7 +112,7 @@ function lineChart(series, { width, height, xName, yName, target = null, label }
   }
   if (target !== null) svg.append(
     make("line", { class: "target", x1: box.left, x2: box.right, y1: Y(target), y2: Y(target) }),
-    make("text", { x: box.left + 4, y: Y(target) - 5 }, `target ${plain(target)}`));
+    make("text", { x: box.left + 4, y: Y(target) + (Y(target) < box.top + 14 ? 15 : -5) }, `target ${plain(target)}`));
   for (const one of series) {
     const look = { class: one.thin ? "curve thin" : "curve", "stroke-dasharray": one.thin ? null : armDash(one.arm) };
     svg.append(make("path", { ...look, d: path(one.points, p => p.y), colour: { what: "stroke", of: armColour(one.arm) } }));

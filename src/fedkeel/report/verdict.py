@@ -238,15 +238,20 @@ def _sure(c: Comparison) -> list[str]:
 
 
 def _warnings(c: Comparison) -> list[str]:
-    told = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.scores if s.diverged]
+    lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.scores if s.diverged]
     if c.target is not None:
-        told += [
+        lines += [
             f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds; these count with all they ran."
             for s in c.scores
             if s.missed and not s.diverged
         ]
-    told += [f"{s.name}: {s.unfinished} run(s) have rounds left and are not counted." for s in c.scores if s.unfinished]
-    return told
+    for s in c.scores:
+        if s.unfinished:
+            left = (
+                "1 run has rounds left and is" if s.unfinished == 1 else f"{s.unfinished} runs have rounds left and are"
+            )
+            lines.append(f"{s.name}: {left} not counted.")
+    return lines
 
 
 def table(c: Comparison) -> dict[str, Any]:
