@@ -210,6 +210,7 @@ def _canonical(text: str) -> str:
 def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .report.diagnosis import diagnosis
     from .report.progress import Watching
     from .report.terminal import draw, table
     from .study import carry_out, summary
@@ -238,6 +239,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
             console = Console(width=110)
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
+        diagnosis({arm.name: arm.histories for arm in arms}, console)
         console.print(
             f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}", style="dim", soft_wrap=True
         )

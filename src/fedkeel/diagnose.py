@@ -53,29 +53,15 @@ def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     if not algorithm.client.finds_rate:  # where clients each find their rate, the shadow sequence has none
         shadow = shadow_sequence(state.x, here.mean, lambda y: field.at(y).mean, algorithm.client, plan.lr, longest)
 
-    watched = replace(job, algorithm=replace(algorithm, rules=[*algorithm.rules, Path()]))
-    known = replace(state, rules=state.rules | {Path().slot: {}})
     anchor = state.x.expand(longest, -1) if shadow is None else shadow
-    seen, _, _ = gather(watched, known, engine, partial(witness, anchor=anchor))
-    rows = {name: torch.cat([slots[""][name] for slots in seen.scalars]) for name in seen.scalars[0][""]}
-    samples, steps_done = rows["samples"], rows["steps"]
-    p = samples / samples.sum()
+    seen = replay(job, state, engine, anchor)
 
-    apart = float((p * rows["apart"]).sum())
-    told: dict[str, Any] = {"drift": None if shadow is None else apart}
-    told |= {"spread": spread(apart, seen.sums["", "off", "sum"] / samples.sum(), step_shares(p, steps_done, longest))}
-    told |= here.columns()
-    norms = torch.ones_like(samples)
-    if is_combination(algorithm):
-        a = coefficients(algorithm.client, algorithm.rules, steps_done, plan.lr, job.world.expected)
-        norms = a.sum(1, keepdim=True)
-        told |= coefficient_shares(a, steps_done) | bound(a, samples, steps_done, algorithm.weighing)
-    told |= alignment(rows["update"], algorithm.weighing.each(samples, norms))
-    memory = algorithm.server.remembered(state.optimizer)
-    if "remembered" in rows:
-        memory = (p * rows["remembered"]).sum(0)
-    told |= {} if memory is None else momentum_error(memory.double(), here.mean)
-    told |= {"diagnostic_gradients": field.spent + seen.counts["gradients"]}
+    told: dict[str, Any] = here.columns() | {"diagnostic_gradients": field.spent + seen.gradients}
+    if len(seen.samples):
+        told |= {"drift": None if shadow is None else seen.drift, "spread": seen.spread}
+        told |= combination(job, plan, seen)
+        memory = algorithm.server.remembered(state.optimizer) if seen.remembered is None else seen.remembered
+        told |= {} if memory is None else momentum_error(memory.double(), here.mean)
     return {name: _plain(told.get(name)) for name in COLUMNS}
 
 
@@ -107,12 +93,12 @@ class Slope:
     @property
     def dissimilarity(self) -> float:
         """G^2 = sum_i p_i ||g_i - g||^2 = sum_i p_i ||g_i||^2 - ||g||^2 (GHBM, assumption 4.3)."""
-        return max(0.0, self.square - self.norm**2)
+        return at_least(self.square - self.norm**2, 0.0)
 
     @property
     def ratio(self) -> float | None:
         """sum_i p_i ||g_i||^2 / ||g||^2: the beta^2 of GEL's assumption 3 where kappa = 0."""
-        return max(1.0, self.square / self.norm**2) if self.norm else None
+        return at_least(self.square / self.norm**2, 1.0) if self.norm else None
 
     @property
     def sampling_error(self) -> float | None:
@@ -168,7 +154,7 @@ def slopes(
         at, _, _ = arrive(worker, message, clients, steps, memory, seen, np.arange(len(clients)))
         g, n = at.full_gradient(at.x).double(), at.samples.double()
     lately = torch.from_numpy(np.isin(clients, [] if recent is None else recent)).to(n)[:, None] * n
-    part = Part(clients=clients.tolist())
+    part = Part()
     part.put("", "mean", "sum", (n * g).sum(0))
     part.put("", "square", "sum", (n * g.square().sum(1, keepdim=True)).sum())
     part.put("", "recent", "sum", (lately * g).sum(0))
@@ -224,15 +210,59 @@ def witness(
         at.scratch_all[Path().slot] = Rows({"path": path})
         remembered = [m for rule in algorithm.rules if (m := rule.remembered(at.of(rule))) is not None]
         local_update(at, y, batches, worker.gradients, algorithm)
-    off = deviations(path, anchor, at.steps)
+    off, fine = deviations(path, anchor, at.steps), torch.isfinite(y).all(1)
+    off[~fine] = 0  # the round would drop them, and so does its diagnosis
     rows = {"samples": at.samples, "steps": at.steps, "apart": drift(off, at.steps), "update": y - at.x}
     if remembered:
         rows["remembered"] = torch.stack([m.expand_as(y) for m in remembered]).sum(0)
-    back = torch.from_numpy(np.argsort(order))
-    part = Part(clients=clients.tolist(), scalars=[{"": {name: row[back].double() for name, row in rows.items()}}])
+    back = torch.from_numpy(np.argsort(order)).to(y.device)
+    back = back[fine[back]]
+    part = Part(scalars=[{"": {name: row[back].double() for name, row in rows.items()}}])
     part.put("", "off", "sum", ((at.samples / at.steps)[:, :, None] * off).sum(0).double())
     part.count("gradients", int(steps.sum()) + int(at.scalars["extra_gradients"].sum()))
     return part
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A watched round: a row per client whose update is finite, and how far from the anchor they were on average."""
+
+    rows: dict[str, Tensor]
+    off: Tensor  # sum_i (n_i / J_i) (theta_i^j - theta^j), `[longest, params]`
+    gradients: int
+
+    @property
+    def samples(self) -> Tensor:
+        return self.rows["samples"]
+
+    @property
+    def p(self) -> Tensor:
+        """p_i = n_i / sum n."""
+        return self.samples / self.samples.sum()
+
+    @property
+    def drift(self) -> float:
+        """eps = sum_i p_i eps_i."""
+        return float((self.p * self.rows["apart"]).sum())
+
+    @property
+    def spread(self) -> float:
+        shares = step_shares(self.p, self.rows["steps"], len(self.off))
+        return spread(self.drift, self.off / self.samples.sum(), shares)
+
+    @property
+    def remembered(self) -> Tensor | None:
+        """The clients' mean memory, of methods whose clients have one."""
+        return (self.p * self.rows["remembered"]).sum(0) if "remembered" in self.rows else None
+
+
+def replay(job: Job, state: State, engine: Engine, anchor: Tensor) -> Seen:
+    """The next round, watched; nothing of it is kept in the state."""
+    watched = replace(job, algorithm=replace(job.algorithm, rules=[*job.algorithm.rules, Path()]))
+    known = replace(state, rules=state.rules | {Path().slot: {}})
+    part, _, _ = gather(watched, known, engine, partial(witness, anchor=anchor))
+    rows = {name: torch.cat([slots[""][name] for slots in part.scalars]) for name in part.scalars[0][""]}
+    return Seen(rows, part.sums["", "off", "sum"], part.counts["gradients"])
 
 
 def deviations(path: Tensor, anchor: Tensor, steps: Tensor) -> Tensor:
@@ -265,12 +295,18 @@ def spread(eps: float, pulled: Tensor, shares: Tensor) -> float:
 
     pulled_j = sum_i (p_i / J_i) (theta_i^j - theta^j), `[longest, params]`; c_j as in `step_shares`.
     """
-    common = float((pulled.square().sum(1) / shares).sum())
-    return max(0.0, eps - common)
+    done = shares > 0
+    common = float((pulled[done].square().sum(1) / shares[done]).sum())
+    return at_least(eps - common, 0.0)
+
+
+def at_least(value: float, least: float) -> float:
+    """Rounding does not take a square below its least value; what is not a number stays none (`max` would hide it)."""
+    return least if value < least else value
 
 
 def alignment(updates: Tensor, weights: Tensor) -> dict[str, float | None]:
-    """Cosines of the clients' updates with their weighted mean, and the updates' norms, over finite updates.
+    """Cosines of the clients' updates with their weighted mean, and the updates' norms.
 
         cos_i = <Delta_i, Delta> / (||Delta_i|| ||Delta||)
 
@@ -278,10 +314,6 @@ def alignment(updates: Tensor, weights: Tensor) -> dict[str, float | None]:
     >>> round(told["cosine_mean"] ** 2, 6), told["update_norm_max"]
     (0.5, 1.0)
     """
-    fine = torch.isfinite(updates).all(1)
-    updates, weights = updates[fine], weights[fine]
-    if not len(updates):
-        return {}
     mean, norms = (weights * updates).sum(0), torch.linalg.vector_norm(updates, dim=1)
     told: dict[str, float | None] = {"update_norm_mean": float(norms.mean()), "update_norm_max": float(norms.max())}
     lengths = norms * torch.linalg.vector_norm(mean)
@@ -300,7 +332,7 @@ def momentum_error(memory: Tensor, gradient: Tensor) -> dict[str, float | None]:
     so the scale that fits best is taken. 0: along the true gradient; 1: nothing of it, no better than no memory.
 
     >>> momentum_error(torch.tensor([3.0, 4.0]), torch.tensor([5.0, 0.0]))["momentum_cosine"]
-    0.6000000238418579
+    0.6
     """
     square, inner = float(memory.square().sum()), float(memory @ gradient)
     norm = float(gradient.square().sum())
@@ -311,8 +343,20 @@ def momentum_error(memory: Tensor, gradient: Tensor) -> dict[str, float | None]:
     return {"momentum_error": error, "momentum_cosine": inner / math.sqrt(square * norm)}
 
 
+def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
+    """How the cohort's updates are put together: of which gradients, and how well they agree."""
+    algorithm, samples, steps = job.algorithm, seen.samples, seen.rows["steps"]
+    told: dict[str, float | None] = {}
+    norms = torch.ones_like(samples)
+    if is_combination(algorithm):
+        a = coefficients(algorithm.client, algorithm.rules, steps, plan.lr, job.world.expected).to(samples)
+        norms = a.sum(1, keepdim=True)
+        told |= coefficient_shares(a, steps) | bound(a, samples, steps, algorithm.weighing)
+    return told | alignment(seen.rows["update"], algorithm.weighing.each(samples, norms))
+
+
 def is_combination(algorithm: Algorithm) -> bool:
-    """Whether a client's update is a fixed combination of its own gradients, as GEL's theorem 2 asks (clipping aside)."""
+    """Whether an update is a fixed combination of its client's gradients, as GEL's theorem 2 asks (clipping aside)."""
     straight = all(rule.shadow(torch.zeros(1, 1)) is not None for rule in algorithm.rules)
     return algorithm.client.linear and straight
 
@@ -335,7 +379,7 @@ def bound(a: Tensor, samples: Tensor, steps: Tensor, weights: Weights) -> dict[s
         A = m tau_eff sum_i w_i^2 ||a_i||_2^2 / ||a_i||_1^2        B = sum_i w_i (||a_i||_2^2 - last_i^2)
         C = max_i (||a_i||_1^2 - ||a_i||_1 last_i)
 
-    Here p_i are the algorithm's own weights, whatever they are: tau_eff w_i is what multiplies a client's mean gradient.
+    Here p_i are the algorithm's own weights: tau_eff w_i is what multiplies a client's mean gradient.
     """
     norms, squares, last = a.sum(1, keepdim=True), a.square().sum(1, keepdim=True), a.gather(1, steps.long() - 1)
     pull = weights.each(samples, norms) * norms * weights.scale(samples, norms, steps)

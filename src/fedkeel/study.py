@@ -17,6 +17,7 @@ from .algorithm import Algorithm
 from .engine.local import Local
 from .errors import InputError, check, is_count, is_number
 from .history import History, Row
+from .report.diagnosis import means
 from .task import Task
 from .version import __version__
 from .world import World, parse_budget
@@ -300,5 +301,6 @@ def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
             "final_accuracy": finals,
             "final_accuracy_mean": statistics.mean(finals) if finals else None,
             "final_accuracy_95": interval(finals),
+            **({"diagnosis": told_why} if (told_why := means(arm.histories)) else {}),
         })  # fmt: skip
     return {"target": target, "baseline": arms[0].name, "arms": told}

@@ -104,7 +104,7 @@ def train(
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
     answer stops the run. started: called with the resolved configuration before round 1. diagnose: measure every so
-    many rounds why the method does what it does (`docs/diagnostics.md`); changes no bit of the training, costs gradients.
+    many rounds why the method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)

@@ -115,7 +115,7 @@ def coefficients(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: fl
     covers a proximal term and Nesterov's momentum.
 
     >>> import fedkeel as fk
-    >>> coefficients(fk.SGD(0.1, momentum=0.5), [], torch.tensor([[3.0]]), 0.1, None).tolist()
+    >>> coefficients(fk.SGD(0.1, momentum=0.5), [], torch.tensor([[3.0]]), 0.5, None).tolist()
     [[1.75, 1.5, 1.0]]
     """
     return _respond(client, rules, steps, lr, expected, torch.eye(int(steps.max())))
