@@ -24,7 +24,7 @@ An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedp
 
 
 # The flags of `run` that say what is run; None where the user did not give one.
-PLAIN = ("rounds", "batch_size", "lr", "target", "eval_every", "engine", "dtype", "checkpoint_every")
+PLAIN = ("rounds", "batch_size", "lr", "target", "eval_every", "engine", "dtype", "checkpoint_every", "diagnose")
 SETTINGS = (*PLAIN, "cohort", "sampler", "budget", "expected_steps", "seed", "seeds")
 
 
@@ -128,6 +128,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--engine", metavar="MODE", help="auto (default), serial or batched")
     run.add_argument("--dtype", help="float32 (default) or float64")
     run.add_argument("--checkpoint-every", type=int, metavar="K", help="save what resume needs, default 10")
+    run.add_argument(
+        "--diagnose", type=int, nargs="?", const=10, metavar="K",
+        help="measure drift, dissimilarity, momentum every K rounds (10); costs gradients, changes no result",
+    )  # fmt: skip
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
@@ -206,6 +210,7 @@ def _canonical(text: str) -> str:
 def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .report.diagnosis import diagnosis
     from .report.progress import Watching
     from .report.terminal import draw, table
     from .study import carry_out, summary
@@ -234,6 +239,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
             console = Console(width=110)
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
+        diagnosis({arm.name: arm.histories for arm in arms}, console)
         console.print(
             f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}", style="dim", soft_wrap=True
         )

@@ -17,6 +17,7 @@ from .algorithm import Algorithm
 from .engine.local import Local
 from .errors import InputError, check, is_count, is_number
 from .history import History, Row
+from .report.diagnosis import means
 from .task import Task
 from .version import __version__
 from .world import World, parse_budget
@@ -48,6 +49,7 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    diagnose: int | None = None
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
 
@@ -64,6 +66,7 @@ class Study:
         check(self.lr is None or (is_number(self.lr) and self.lr > 0), "run", "lr", "> 0", self.lr)
         check(self.target is None or is_number(self.target), "run", "target", "a number", self.target)
         check(is_count(self.checkpoint_every), "run", "checkpoint-every", "an integer >= 1", self.checkpoint_every)
+        check(self.diagnose is None or is_count(self.diagnose), "run", "diagnose", "an integer >= 1", self.diagnose)
         check(self.dtype in training.DTYPES, "run", "dtype", " or ".join(training.DTYPES), self.dtype)
 
     @property
@@ -115,6 +118,7 @@ class Study:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "dtype": self.dtype,
+            "diagnose": self.diagnose,
         }
 
     @classmethod
@@ -127,6 +131,7 @@ class Study:
                 "task": config["task"],
                 "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
                 **{k: config[k] for k in SHARED},
+                "diagnose": config.get("diagnose"),
             }
             if "algorithms" in config:
                 rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
@@ -192,7 +197,7 @@ def _one(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
             dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
-            callbacks=callbacks, started=began,
+            callbacks=callbacks, started=began, diagnose=study.diagnose,
         )  # fmt: skip
     return run.history, run.status
 
@@ -296,5 +301,6 @@ def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
             "final_accuracy": finals,
             "final_accuracy_mean": statistics.mean(finals) if finals else None,
             "final_accuracy_95": interval(finals),
+            **({"diagnosis": told_why} if (told_why := means(arm.histories)) else {}),
         })  # fmt: skip
     return {"target": target, "baseline": arms[0].name, "arms": told}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checkpoint as files
+from . import diagnose as diagnosis
 from . import history as rows
 from . import recipes
 from .algorithm import Algorithm
@@ -96,12 +97,14 @@ def train(
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
     started: Callable[[dict[str, Any]], None] = lambda config: None,
+    diagnose: int | None = None,
 ) -> Run:
     """Train for `rounds` rounds.
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
-    answer stops the run. started: called with the resolved configuration before round 1.
+    answer stops the run. started: called with the resolved configuration before round 1. diagnose: measure every so
+    many rounds why the method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
@@ -110,6 +113,7 @@ def train(
     """
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
+    check(diagnose is None or is_count(diagnose), "train", "diagnose", "an integer >= 1", diagnose)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
     check(_is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
@@ -123,7 +127,7 @@ def train(
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
         workers = engine.start(job.task, model, seed)
-        config = configuration(job, workers, dtype, eval_every, every)
+        config = configuration(job, workers, dtype, eval_every, every) | {"diagnose": diagnose}
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
@@ -255,7 +259,9 @@ def _play(
                 if stop or interrupted or state.round == stop_after:
                     status = "stopped"
                     break
+                told = diagnosis.diagnose(job, state, engine) if _due(config, state.round + 1) else {}
                 new, row = one_round(job, state, engine)
+                row |= told
                 if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
                     # keep the last model that was one; nothing of this round could be used
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
@@ -291,6 +297,11 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _due(config: dict[str, Any], t: int) -> bool:
+    every = config.get("diagnose")  # a run directory of an earlier version does not say
+    return every is not None and t % every == 0
 
 
 def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
