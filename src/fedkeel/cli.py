@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import FedkeelError, InputError, StabilityWarning
+from .errors import EngineWarning, FedkeelError, InputError, StabilityWarning
 
 EXAMPLES = """examples:
   fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
@@ -24,7 +24,10 @@ An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedp
 
 
 # The flags of `run` that say what is run; None where the user did not give one.
-PLAIN = ("rounds", "batch_size", "lr", "target", "eval_every", "engine", "dtype", "checkpoint_every", "diagnose")
+PLAIN = (
+    "rounds", "batch_size", "lr", "target", "eval_every", "eval_samples", "engine", "compile", "device", "dtype",
+    "checkpoint_every", "diagnose",
+)  # fmt: skip
 SETTINGS = (*PLAIN, "cohort", "sampler", "budget", "expected_steps", "seed", "seeds")
 
 
@@ -61,7 +64,7 @@ def _telling_warnings() -> Iterator[None]:
     told: set[str] = set()
 
     def tell(message: Warning | str, *where: Any, **place: Any) -> None:
-        if not isinstance(message, StabilityWarning):
+        if not isinstance(message, StabilityWarning | EngineWarning):
             as_ever(message, *where, **place)
         elif str(message) not in told:
             told.add(str(message))
@@ -69,7 +72,8 @@ def _telling_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         as_ever = warnings.showwarning
-        warnings.simplefilter("always", StabilityWarning)
+        for own in (StabilityWarning, EngineWarning):
+            warnings.simplefilter("always", own)
         warnings.showwarning = tell
         yield
 
@@ -125,7 +129,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
     run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
     run.add_argument("--eval-every", type=int, metavar="K", help="evaluate every K rounds, default 1")
-    run.add_argument("--engine", metavar="MODE", help="auto (default), serial or batched")
+    run.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on a fixed draw of N test samples")
+    run.add_argument("--engine", metavar="MODE", help="auto (default), serial, batched, or probe: try both, keep one")
+    run.add_argument("--compile", action="store_true", default=None, help="compile batched gradients; takes seconds")
+    run.add_argument("--device", help="cpu (default), cuda or mps")
     run.add_argument("--dtype", help="float32 (default) or float64")
     run.add_argument("--checkpoint-every", type=int, metavar="K", help="save what resume needs, default 10")
     run.add_argument(

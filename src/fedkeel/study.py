@@ -14,7 +14,7 @@ from . import checkpoint as files
 from . import history as rows
 from . import recipes, tasks, training
 from .algorithm import Algorithm
-from .engine.local import Local
+from .engine.local import Local, one_thread
 from .errors import InputError, check, is_count, is_number
 from .history import History, Row
 from .report.diagnosis import means
@@ -25,6 +25,7 @@ from .world import World, parse_budget
 # The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
         2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+LATER = {"device": "cpu", "compile": False, "eval_samples": None}  # plain settings an older file may not have
 SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
 
 
@@ -49,7 +50,11 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    device: str = "cpu"
+    compile: bool = False
+    eval_samples: int | None = None
     diagnose: int | None = None
+    why: str | None = None  # what a probe measured
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
 
@@ -67,6 +72,9 @@ class Study:
         check(self.target is None or is_number(self.target), "run", "target", "a number", self.target)
         check(is_count(self.checkpoint_every), "run", "checkpoint-every", "an integer >= 1", self.checkpoint_every)
         check(self.diagnose is None or is_count(self.diagnose), "run", "diagnose", "an integer >= 1", self.diagnose)
+        good = self.eval_samples is None or is_count(self.eval_samples)
+        check(good, "run", "eval-samples", "an integer >= 1", self.eval_samples)
+        check(training.is_here(self.device), "run", "device", "one that torch finds here, such as 'cpu'", self.device)
         check(self.dtype in training.DTYPES, "run", "dtype", " or ".join(training.DTYPES), self.dtype)
 
     @property
@@ -96,11 +104,25 @@ class Study:
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
-        Local(self.engine, chunk=self.chunk)
+        self.local()
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
+
+    def local(self) -> Local:
+        """Where its clients run."""
+        return Local(self.engine, chunk=self.chunk, compile=self.compile, why=self.why)
+
+    def probed(self, task: Task) -> Study:
+        """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
+        if self.engine != "probe":
+            return self
+        dtype = training.DTYPES[self.dtype]
+        with one_thread():
+            task = task.cast(dtype, self.device)
+            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], dtype, self.device))
+        return replace(self, engine=mode, why=why)
 
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
@@ -118,6 +140,7 @@ class Study:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "dtype": self.dtype,
+            **{name: getattr(self, name) for name in LATER},
             "diagnose": self.diagnose,
         }
 
@@ -131,6 +154,7 @@ class Study:
                 "task": config["task"],
                 "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
                 **{k: config[k] for k in SHARED},
+                **{k: config.get(k, usual) for k, usual in LATER.items()},
                 "diagnose": config.get("diagnose"),
             }
             if "algorithms" in config:
@@ -162,6 +186,7 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
     """Run, resume or just read every run of the study; runs that are done are not run again."""
     task = study.made_task()
     study.check(task)
+    study = study.probed(task)
     if not study.single:
         files.write_json(out / "config.json", study.config())
     arms = {text: Arm(text, task.target) for text in study.algorithms}
@@ -195,9 +220,9 @@ def _one(
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
+            dtype=training.DTYPES[study.dtype], device=study.device, engine=study.local(),
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
-            callbacks=callbacks, started=began, diagnose=study.diagnose,
+            callbacks=callbacks, started=began, diagnose=study.diagnose, eval_samples=study.eval_samples,
         )  # fmt: skip
     return run.history, run.status
 

@@ -98,6 +98,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     started: Callable[[dict[str, Any]], None] = lambda config: None,
     diagnose: int | None = None,
+    eval_samples: int | None = None,
 ) -> Run:
     """Train for `rounds` rounds.
 
@@ -113,21 +114,24 @@ def train(
     """
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
+    check(eval_samples is None or is_count(eval_samples), "train", "eval_samples", "an integer >= 1", eval_samples)
     check(diagnose is None or is_count(diagnose), "train", "diagnose", "an integer >= 1", diagnose)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
-    check(_is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
+    check(is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
         engine = Local(engine)
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
-    check(hasattr(engine, "start"), "train", "engine", "'auto', 'serial', 'batched' or a Local", engine)
-    job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
+    check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
+    job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
+    job = job.cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
         workers = engine.start(job.task, model, seed)
-        config = configuration(job, workers, dtype, eval_every, every) | {"diagnose": diagnose}
+        config = configuration(job, workers, dtype, eval_every, every)
+        config |= {"compile": engine.compile, "eval_samples": eval_samples, "diagnose": diagnose}
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
@@ -143,7 +147,8 @@ def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: i
     check(is_count(every), "train", "every", "an integer >= 1", every)
 
 
-def _is_here(device: str) -> bool:
+def is_here(device: str) -> bool:
+    """Whether torch can put a tensor there."""
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, TypeError):  # torch's words for: unknown, not compiled in, not there
@@ -335,10 +340,12 @@ def resume(
     algorithm = algorithm or _algorithm(config)
     world = world or _world(config)
     dtype, device = DTYPES[config["dtype"]], config["device"]
-    job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
+    tested = task.tested_on(config.get("eval_samples"))
+    job = prepare(tested, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
+        local = Local(config["engine"], None, config["chunk"], config.get("compile", False), config["engine_reason"])
+        engine = local.start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)

@@ -28,6 +28,7 @@ from ..wire import Part
 from ..world import Ints
 from .compiled import translate
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
+from .probe import probe
 
 if TYPE_CHECKING:
     from ..memory import Memories
@@ -149,6 +150,7 @@ class Local:
     workers: int | None = None
     chunk: int | None = None
     compile: bool = False
+    why: str | None = None  # who chose the mode, where it was not the caller
 
     def __post_init__(self) -> None:
         check(self.mode in MODES, self, "mode", " or ".join(MODES), self.mode)
@@ -157,9 +159,16 @@ class Local:
             value = getattr(self, name)
             check(value is None or is_count(value), self, name, "an integer >= 1", value)
 
+    def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
+        """(mode, reason)."""
+        if self.mode == "probe":
+            return probe(task, model, self.workers or cores())
+        mode, reason = choose(self.mode, task, model)
+        return mode, self.why if self.why is not None and mode == self.mode else reason
+
     def start(self, task: Task, model: FlatModel, seed: int) -> Engine:
         """Workers for this task; ends with `close`."""
-        mode, reason = choose(self.mode, task, model)
+        mode, reason = self.chosen(task, model)
         plain = None
         if self.compile and mode == "batched":
             plain, told = translate(task, model)
