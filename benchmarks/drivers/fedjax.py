@@ -15,9 +15,9 @@ from drivers.common import Clock, Losses, Options, main
 jax.tree_map = jax.tree_util.tree_map  # the old name, which FedJAX 0.0.17 still uses
 
 # isort: split
-import fedjax
-import haiku as hk
-from fedjax.algorithms.fed_avg import federated_averaging
+import fedjax  # noqa: E402
+import haiku as hk  # noqa: E402
+from fedjax.algorithms.fed_avg import federated_averaging  # noqa: E402
 
 Model = tuple[Any, Callable[[Any, Any], jax.Array]]  # initial parameters; scores from parameters and inputs
 

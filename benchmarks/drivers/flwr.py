@@ -7,6 +7,7 @@ import sys
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
+import contextlib
 import logging
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
@@ -55,10 +56,8 @@ def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:
     @server.main()
     def play(grid: Grid, context: Context) -> None:
         config = ConfigRecord({"workload": work.name, "data": os.path.abspath(sys.argv[2])})
-        try:
+        with contextlib.suppress(Enough):
             strategy.start(grid, ArrayRecord(module.state_dict()), num_rounds=10**6, train_config=config)
-        except Enough:
-            pass
 
     cores = len(os.sched_getaffinity(0))
     backend = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from pathlib import Path
@@ -29,4 +30,4 @@ def round_seconds(
         return len(ends) > 2 and (ends[-1] - ends[0] > seconds or len(ends) > most)
 
     fk.train(task, algorithm, world, rounds=10**6, engine=engine, eval_every=10**6, callbacks=[watch])
-    return statistics.median(after - before for before, after in zip(ends, ends[1:], strict=False))
+    return statistics.median(after - before for before, after in itertools.pairwise(ends))
