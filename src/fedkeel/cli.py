@@ -91,6 +91,10 @@ def _parser() -> Parser:
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
     _add_output(resume)
     resume.set_defaults(do=_resume)
+    compare = commands.add_parser("compare", help="the tables of comparisons that are done, and ranks across tasks")
+    compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
+    compare.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    compare.set_defaults(do=_compare)
     show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
     show.set_defaults(do=_list)
@@ -206,9 +210,10 @@ def _canonical(text: str) -> str:
 def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .compare import summary
     from .report.progress import Watching
     from .report.terminal import draw, table
-    from .study import carry_out, summary
+    from .study import carry_out
 
     talk = Console(stderr=True)
     with Watching(study, talk, arguments.verbose) as watching:
@@ -229,9 +234,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
         ]
         print(json.dumps({"task": study.task, "out": str(out), **summary(arms, target), "runs": runs}))
     else:
-        console = Console()
-        if not console.is_terminal:  # a file or a pipe has no width to keep to
-            console = Console(width=110)
+        console = _console()
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
         console.print(
@@ -242,6 +245,36 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     if diverged:
         talk.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
     return 3 if diverged else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from .compare import score, summary, top_share
+    from .report.terminal import ranks, table
+    from .study import finished
+
+    known = [finished(folder) for folder in arguments.folders]
+    share = top_share([{arm.name: score(arm) for arm in arms} for _, arms in known])
+    if arguments.json:
+        told = [
+            {"task": study.task, "out": str(folder), **summary(arms, arms[0].target)}
+            for folder, (study, arms) in zip(arguments.folders, known, strict=True)
+        ]
+        print(json.dumps({"comparisons": told, "top_share": share}))
+        return 0
+    console = _console()
+    for folder, (study, arms) in zip(arguments.folders, known, strict=True):
+        console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
+        table(arms, arms[0].target, study.rounds, console)
+    if len(known) > 1:
+        ranks(share, console)
+    return 0
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
 
 
 def _list(arguments: argparse.Namespace) -> int:
