@@ -46,6 +46,7 @@ class Study:
     dtype: str = "float32"
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
+    below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
 
     def __post_init__(self) -> None:
         check(isinstance(self.task, str), "run", "task", "a text", self.task)
@@ -65,7 +66,7 @@ class Study:
     @property
     def single(self) -> bool:
         """One algorithm and one seed: the run directory is the output directory itself."""
-        return len(self.algorithms) == len(self.seeds) == 1
+        return len(self.algorithms) == len(self.seeds) == 1 and not self.below
 
     def plan(self) -> Iterator[tuple[str, int, Path]]:
         """(algorithm, seed, folder within the output directory) of every run."""
@@ -126,7 +127,7 @@ class Study:
             }
             if "algorithms" in config:
                 rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
-                return cls(**shared, **rest)
+                return cls(**shared, **rest, below=True)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
             own = {"chunk": config["chunk"], "parameters": config["parameters"]}
@@ -157,7 +158,7 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
         files.write_json(out / "config.json", study.config())
     arms = {text: Arm(text, task.target) for text in study.algorithms}
     for text, seed, folder in study.plan():
-        arms[text].add(*_one(study, task, text, seed, out / folder, watch, began))
+        arms[text].add(*one_run(study, task, text, seed, out / folder, watch, began))
     made = list(arms.values())
     if not study.single:
         files.write_json(out / "summary.json", summary(made, task.target))
@@ -178,15 +179,17 @@ def finished(out: Path) -> tuple[Study, list[Arm]]:
     return study, list(arms.values())
 
 
-def _one(
+def one_run(
     study: Study,
     task: Task,
     text: str,
     seed: int,
     folder: Path,
     watch: Watch,
-    began: Callable[[dict[str, Any]], None],
+    began: Callable[[dict[str, Any]], None] = lambda config: None,
+    workers: int | None = None,
 ) -> tuple[History, str]:
+    """Run, resume or just read one run of the study; gives its history and how it ended."""
     callbacks = [lambda row: watch(text, seed, row)]
     if (folder / "config.json").exists():
         config = files.read_json(folder / "config.json")
@@ -196,11 +199,11 @@ def _one(
             history = rows.read(folder / "history.jsonl")
             watch(text, seed, history[-1])
             return history, status
-        run = training.resume(folder, task=task, callbacks=callbacks)
+        run = training.resume(folder, task=task, callbacks=callbacks, workers=workers)
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
+            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, workers, study.chunk),
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
             callbacks=callbacks, started=began,
         )  # fmt: skip

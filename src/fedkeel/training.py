@@ -311,6 +311,7 @@ def resume(
     world: World | None = None,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
+    workers: int | None = None,
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
@@ -327,7 +328,7 @@ def resume(
     job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
+        engine = Local(config["engine"], workers, config["chunk"]).start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
