@@ -39,6 +39,7 @@ def test_one_algorithm_and_one_seed_fill_the_directory_itself(tmp_path: Path) ->
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
         "config.json",
         "environment.json",
+        "history.csv",
         "history.jsonl",
         "model.safetensors",
     ]

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,6 +124,9 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
+    run.add_argument(
+        "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
+    )
     add_settings(run)
     run.set_defaults(do=_run)
 
@@ -184,6 +188,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 "Give a task and at least one algorithm: fedkeel run synthetic fedavg gel (or --config FILE)."
             )
         study = study_of(arguments, arguments.algorithms)
+    study = replace(study, track=arguments.track)
     study.check(study.made_task())
     out = arguments.out or new_place(study.task)
     files.new_folder(out, arguments.overwrite)

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import checkpoint as files
 from . import history as rows
-from . import recipes, tasks, training
+from . import recipes, tasks, trackers, training
 from .algorithm import Algorithm
 from .compare import Arm, summary
 from .engine.local import Local
@@ -44,6 +44,7 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
     below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
@@ -91,6 +92,8 @@ class Study:
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
         Local(self.engine, chunk=self.chunk)
+        for text in self.track:
+            trackers.tracker(text)
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
@@ -190,7 +193,8 @@ def one_run(
     workers: int | None = None,
 ) -> tuple[History, str]:
     """Run, resume or just read one run of the study; gives its history and how it ended."""
-    callbacks = [lambda row: watch(text, seed, row)]
+    callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
+    callbacks += [trackers.tracker(name, Path(folder_name(text), f"seed-{seed}")) for name in study.track]
     if (folder / "config.json").exists():
         config = files.read_json(folder / "config.json")
         began(config)

@@ -111,11 +111,7 @@ def _list(choice: Choice) -> Table:
 
 def save(choice: Choice, file: Path) -> None:
     """Write the heat map (one key: a line) as a picture."""
-    try:
-        figure_of: Any = importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
-    figure = figure_of.Figure(figsize=(7, 4.5), layout="constrained")
+    figure = figures().Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     keys, means = choice.grid.keys, {tuple(map(written, one.cell)): one.mean for one in choice.ranked}
     first = _values(choice, 0)
@@ -136,6 +132,14 @@ def save(choice: Choice, file: Path) -> None:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
         raise InputError(f"Cannot write {file}: {error}.") from error
+
+
+def figures() -> Any:
+    """matplotlib's figures; asked for before a sweep as well, so that a missing one is known before hours of work."""
+    try:
+        return importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
 
 
 def _or(value: float | None, other: float) -> float:

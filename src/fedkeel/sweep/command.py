@@ -13,7 +13,8 @@ EXAMPLES = """examples:
 
 A key belongs to the algorithm's first name; write PART.KEY for a later one (gel.steps=5,10). Stopped, the same
 command with the same --out goes on, and so does fedkeel resume DIR. The best cell has the fewest rounds to the target
-where a target is known and some cell reaches it with every seed, else the highest last accuracy; --metric chooses."""
+where a target is known and some cell reaches it with every seed, else the highest last accuracy (a search always takes
+the last accuracy); --metric chooses."""
 
 
 def add_commands(commands: Any) -> None:
@@ -43,13 +44,16 @@ def run(arguments: argparse.Namespace) -> int:
     from ..cli import new_place, study_of
     from ..engine.local import cores
     from ..errors import InputError, check, is_count
+    from ..report import heatmap
     from .grid import Grid
     from .run import configuration
 
     check(arguments.jobs is None or is_count(arguments.jobs), "sweep", "jobs", "an integer >= 1", arguments.jobs)
     grid = Grid.parse(arguments.algorithm, arguments.grid)
-    if arguments.png is not None and len(grid.keys) > 2:
-        raise InputError("--png draws one or two keys; leave it out.")
+    if arguments.png is not None:
+        if len(grid.keys) > 2:
+            raise InputError("--png draws one or two keys; leave it out.")
+        heatmap.figures()
     batch = arguments.jobs or cores()
     study = study_of(arguments, [arguments.algorithm])
     config = configuration(study, grid, arguments.metric, arguments.optuna, batch)
@@ -88,7 +92,7 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
 
     talk = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
-    runs = (config["sweep"]["optuna"] or len(config["algorithms"])) * len(config["seeds"])
+    runs = (config["sweep"].get("optuna") or len(config["algorithms"])) * len(config["seeds"])
     ended: set[tuple[str, int]] = set()
     with Progress(*columns, TextColumn("{task.fields[told]}"), console=talk, disable=not talk.is_terminal) as progress:
         line = progress.add_task("runs", total=runs, told="")

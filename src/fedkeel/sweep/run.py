@@ -53,14 +53,19 @@ def canonical(grid: Grid, cell: Cell) -> str:
 
 def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
     """Run what is not done yet, then choose; writes `config.json` and `sweep.json`."""
-    about = config["sweep"]
-    grid = Grid.parse(about["algorithm"], about["grid"])
-    if about["optuna"] is None:
+    try:
+        about = config["sweep"]
+        grid = Grid.parse(about["algorithm"], about["grid"])
+        metric, trials, _ = about["metric"], about["optuna"], about["batch"]
+    except (KeyError, TypeError, AttributeError) as error:  # edited by hand
+        raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
+    if trials is None:
         cells = list(grid.cells())
         arms = _run(config, out, jobs, tell)
     else:
-        cells, arms = _search(config, grid, out, jobs, tell)
-    choice = Choice.of(grid, cells, arms, about["metric"])
+        metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
+        cells, arms = _search(config, grid, metric, out, jobs, tell)
+    choice = Choice.of(grid, cells, arms, metric)
     files.write_json(out / "sweep.json", document(config, choice))
     return choice
 
@@ -87,12 +92,10 @@ def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     return finished(out)[1]
 
 
-def _search(config: Config, grid: Grid, out: Path, jobs: int, tell: Tell) -> tuple[list[Cell], list[Arm]]:
+def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell: Tell) -> tuple[list[Cell], list[Arm]]:
     """Ask Optuna for a batch of trials, run it, tell it the scores. The sampler has a fixed seed and the batch a fixed
     size, so a search that is continued asks for the same trials again and finds their runs done."""
     optuna, about = _optuna(), config["sweep"]
-    metric = about["metric"] or "last"
-    config["sweep"] = about | {"metric": metric}
     sampler = optuna.samplers.TPESampler(seed=0)
     search = optuna.create_study(direction="minimize" if metric == "rounds" else "maximize", sampler=sampler)
     cells: dict[str, Cell] = {}
