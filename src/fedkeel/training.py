@@ -67,6 +67,7 @@ class Run:
         files.write_json(path / "config.json", self.config)
         files.write_json(path / "environment.json", files.environment())
         files.atomically(path / "history.jsonl", self.history.write)
+        files.atomically(path / "history.csv", self.history.to_csv)
         files.save_model(path, self.model())
         if self.status == "stopped":
             files.save_state(path, self.state)
@@ -104,8 +105,10 @@ def train(
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
-    answer stops the run. started: called with the resolved configuration before round 1. diagnose: measure every so
-    many rounds why the method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training.
+    answer stops the run; one that has `begin(config)` or `end(status)` is told these too (see `fk.trackers`).
+    started: called with the resolved configuration before round 1. diagnose: measure every so many rounds why the
+    method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training. eval_samples:
+    evaluate on a fixed draw of so many test samples.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
@@ -254,10 +257,11 @@ def _play(
         answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
         return any(answers)
 
-    status, stop = "done", False
+    status, stop, ended = "done", False, "failed"
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
             log.open(history)
+            _tell(callbacks, "begin", config)
             if not history:
                 stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
             while state.round < job.rounds and status == "done":
@@ -276,11 +280,19 @@ def _play(
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model)
             log.close(run)
+            ended = status
         finally:
             engine.close()
+            _tell(callbacks, "end", ended)
     if interrupted and status == "stopped":
         raise KeyboardInterrupt
     return run
+
+
+def _tell(callbacks: Sequence[Callback], moment: str, what: Any) -> None:
+    """Callbacks may also have `begin(config)` and `end(status)`."""
+    for callback in callbacks:
+        getattr(callback, moment, lambda what: None)(what)
 
 
 @contextmanager
@@ -327,6 +339,7 @@ def resume(
     world: World | None = None,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
+    workers: int | None = None,
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
@@ -344,8 +357,8 @@ def resume(
     job = prepare(tested, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        local = Local(config["engine"], None, config["chunk"], config.get("compile", False), config["engine_reason"])
-        engine = local.start(job.task, model, config["seed"])
+        compile, why = config.get("compile", False), config["engine_reason"]
+        engine = Local(config["engine"], workers, config["chunk"], compile, why).start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
