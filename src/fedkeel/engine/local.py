@@ -153,7 +153,7 @@ class Local:
     why: str | None = None  # who chose the mode, where it was not the caller
 
     def __post_init__(self) -> None:
-        check(self.mode in MODES, self, "mode", " or ".join(MODES), self.mode)
+        check(self.mode in MODES, self, "mode", "'auto', 'serial', 'batched' or 'probe'", self.mode)
         check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
         for name in ("workers", "chunk"):
             value = getattr(self, name)
