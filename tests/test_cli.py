@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.compare import Arm
 from fedkeel.history import History
 from fedkeel.recipes import RECIPES
 from fedkeel.report.explain import explain
 from fedkeel.report.terminal import table
-from fedkeel.study import Arm
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -39,6 +39,7 @@ def test_one_algorithm_and_one_seed_fill_the_directory_itself(tmp_path: Path) ->
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
         "config.json",
         "environment.json",
+        "history.csv",
         "history.jsonl",
         "model.safetensors",
     ]
@@ -203,7 +204,7 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "fedavg", "gel", "--batch-size", "0"], "'batch_size' parameter of train must be"),
         (["synthetic", "fedavg", "gel", "--eval-every", "0"], "'eval_every' parameter of train must be"),
         (["--config", "any.json", "--rounds", "9", "--eval-every", "2"], "leave out --rounds, --eval-every"),
-        (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial' or 'batched'"),
+        (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial', 'batched' or 'probe'"),
         (["synthetic", "fedavg:momentum=0+gel"], "give momentum=0.9"),
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
         (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),

@@ -236,7 +236,7 @@ function tablePart() {
   const rows = doc.table.rows.map((cells, i) => ({ arm: i, name: doc.arms[i].name, cells }));
   const parts = [make("h2", {}, "Comparison"), table(doc.table.heads, rows, "algorithm"),
     make("p", { class: "faint" }, "Costs are means over seeds. “>”: some seeds did not reach the target and count with their whole run. "
-      + "In brackets and after ±: 95 % intervals.")];
+      + "In brackets and after ±: 95 % intervals (of the speed-up: from resampled pairs of seeds).")];
   if (doc.versus.length) {
     const target = doc.target !== null, best = doc.versus[0].best;
     const heads = [...(target ? ["rounds saved", "so it gets there"] : []), "better at the end by", "so it ends"];

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..compare import Gain, interval, speedup
 from ..history import History, Row
-from ..study import interval
 from .curves import AXES, number
 from .runs import Group
 
@@ -125,6 +125,14 @@ class Comparison:
         if self.target is None or a.missed or not (a.sound and b.sound):
             return None
         return difference(b.costs["round"], a.costs["round"])
+
+    def faster(self, a: Score, b: Score) -> Gain:
+        """By what share a reaches the target faster than b, as the terminal's table says it."""
+        if self.target is None or not (a.sound and b.sound):
+            return Gain()
+        seeds = [seed for seed in a.costs["round"] if seed in b.costs["round"]]
+        base, arm = ([s.costs["round"][seed] for seed in seeds] for s in (b, a))
+        return speedup(base, arm, base_cut=b.missed > 0, arm_cut=a.missed > 0)
 
     def ahead(self, a: Score, b: Score) -> Difference | None:
         """By how much a ends better than b."""
@@ -260,7 +268,7 @@ def table(c: Comparison) -> dict[str, Any]:
     costs = [name for name in COSTS if any(s.mean(name) is not None for s in c.scores)]
     heads = [to + COSTS[name] for name in costs]
     several = len(c.scores) > 1
-    heads += [f"rounds saved over {c.scores[0].name}"] * (several and c.target is not None)
+    heads += [f"speed-up over {c.scores[0].name}"] * (several and c.target is not None)
     heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {c.scores[0].name} by"] * several + ["seeds"]
     return {"heads": heads, "rows": [_row(c, s, costs) for s in c.scores]}
 
@@ -273,9 +281,7 @@ def _row(c: Comparison, s: Score, costs: Sequence[str]) -> list[str]:
         cells.append("–" if mean is None or never else ("> " if s.missed else "") + _amount(name, mean))
     base = c.scores[0]
     if len(c.scores) > 1 and c.target is not None:
-        saved = c.saved(s, base) if s is not base else None
-        least = "at least " if base.missed else ""
-        cells.append("" if s is base else "–" if saved is None else least + _ranged(saved, "{:+.1f}"))
+        cells.append("" if s is base else str(c.faster(s, base)))
     half = interval(list(s.finals.values()))
     ends = _mean(s.finals) + (f" ±\N{NO-BREAK SPACE}{half:.4f}" if half is not None else "") if s.finals else "–"
     cells.append(f"diverged ({s.diverged}/{len(s.seeds)})" if s.diverged else ends)
