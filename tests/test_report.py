@@ -72,6 +72,19 @@ def test_a_seed_that_missed_the_target_never_counts_as_if_it_had_not() -> None:
     assert c.saved(c.scores[0], c.scores[1]) is None
 
 
+def test_a_target_nobody_reached_leaves_whole_runs_to_compare() -> None:
+    runs = [ran(name, s, [0, 0.1, a + s / 100]) for name, a in (("base", 0.3), ("good", 0.5)) for s in range(2)]
+    c = verdict.compare(arms(runs))
+    assert verdict.table(c)["heads"][0] == "whole run: rounds"
+    assert verdict.table(c)["rows"][0][:2] == ["2.0", "20"]
+    said = verdict.told(c)
+    assert said["headline"] == "Use good."
+    assert said["points"][0].startswith(
+        "No run reached 0.8, so whole runs are compared. The whole run of good took 2.0"
+    )
+    assert said["warnings"] == []
+
+
 def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
     bad = [ran("bad", s, [0, 0.99], "diverged" if s else "done", target=None) for s in range(2)]
     good = [ran("good", s, [0, 0.5 + s / 10], target=None) for s in range(2)]
@@ -99,7 +112,7 @@ def test_of_losses_the_smaller_is_better() -> None:
 
     said = told(*(lossy("high", s, 2.0) for s in range(2)), *(lossy("low", s, 1.0) for s in range(2)))
     assert said["headline"] == "Use low."
-    assert "1.0000 (1.0000\xa0to\xa01.0000) better than high" in said["points"][0]
+    assert "1.0000 (1.0000\xa0to\xa01.0000) better than high" in said["points"][1]
 
 
 def test_runs_with_rounds_left_are_not_counted() -> None:

@@ -238,7 +238,7 @@ function tablePart() {
     make("p", { class: "faint" }, "Costs are means over seeds. “>”: some seeds did not reach the target and count with their whole run. "
       + "In brackets and after ±: 95 % intervals (of the speed-up: from resampled pairs of seeds).")];
   if (doc.versus.length) {
-    const target = doc.target !== null, best = doc.versus[0].best;
+    const target = doc.counted, best = doc.versus[0].best;
     const heads = [...(target ? ["rounds saved", "so it gets there"] : []), "better at the end by", "so it ends"];
     const against = doc.versus.map(line => ({ arm: indexOf(line.other), name: line.other,
       cells: [...(target ? [line.rounds, line.rounds_said] : []), line.end, line.end_said] }));

@@ -45,7 +45,8 @@ def document(groups: Sequence[Group], replays: bool = True) -> Document:
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "fedkeel": __version__,
         "metric": compared.metric,
-        "target": compared.target,
+        "target": compared.target if compared.unreached is None else compared.unreached,
+        "counted": compared.target is not None,  # costs are those to the target
         "verdict": said,
         "table": verdict.table(compared),
         "versus": verdict.versus(compared),

@@ -97,12 +97,16 @@ def _reaching(history: History, target: float) -> Row | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All arms in numbers; the first is what the others are measured by."""
+    """All arms in numbers; the first is what the others are measured by.
+
+    target: what costs are counted to; None where there is none, or where no run reached the one there is (`unreached`).
+    """
 
     scores: list[Score]
     metric: str
     target: float | None
     rounds: int
+    unreached: float | None = None
 
     @property
     def sign(self) -> int:
@@ -153,7 +157,10 @@ def compare(groups: Sequence[Group]) -> Comparison:
     metric = metric_of(groups)
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
     rounds = max(run.config["rounds"] for group in groups for run in group.runs)
-    return Comparison([score(group, metric, target) for group in groups], metric, target, rounds)
+    scores = [score(group, metric, target) for group in groups]
+    if target is not None and all(s.missed == len(s.seeds) for s in scores):  # then only whole runs can be compared
+        return Comparison([score(group, metric, None) for group in groups], metric, None, rounds, target)
+    return Comparison(scores, metric, target, rounds)
 
 
 # In words
@@ -201,9 +208,9 @@ def _other_reasons(c: Comparison, fast: Score, end: Score) -> list[str]:
 def _cost(c: Comparison) -> list[str]:
     fast, base = c.cheapest("round"), c.scores[0]
     if c.target is None:
-        return []
+        return _whole(c)
     if fast is None:
-        return [f"No algorithm reached {c.target:g} in every seed."] if any(s.seeds for s in c.scores) else []
+        return [f"No algorithm reached {c.target:g} in every seed."]
     points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}{_over(fast)}."]
     if fast is not base and (saved := c.saved(fast, base)) is not None:
         least = "at least " if base.missed else ""
@@ -216,6 +223,14 @@ def _cost(c: Comparison) -> list[str]:
         if other is not None and other is not fast:
             points.append(f"Counted in {COSTS[cost]}, {other.name} is the cheapest: {_price(other)}.")
     return points
+
+
+def _whole(c: Comparison) -> list[str]:
+    """Without a target that counts: what the runs took in all."""
+    if (end := c.best_at_the_end()) is None:
+        return []
+    told = f"The whole run of {end.name} took {_price(end)}{_over(end)}."
+    return [told if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. {told}"]
 
 
 def _end(c: Comparison) -> list[str]:
