@@ -80,7 +80,8 @@ def _fail(error: object, code: int) -> int:
 
 
 def _parser() -> Parser:
-    from .data.command import add_commands
+    from .data import command as data
+    from .reproduce import command as reproduce
     from .version import __version__
 
     parser = Parser(prog="fedkeel", description="Federated learning on an even keel.")
@@ -99,7 +100,8 @@ def _parser() -> Parser:
     )
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=_explain)
-    add_commands(commands)
+    data.add_commands(commands)
+    reproduce.add_commands(commands)
     return parser
 
 
