@@ -29,12 +29,8 @@ def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
     panels = [_panel(one, plan.scale) for one in measured]
     judged = [claim["verdict"] for panel in panels for claim in panel["claims"]]
     why_not = [f"{panel['name']}: {panel['why_not']}" for panel in panels if panel["why_not"]]
-    if judged:
-        verdict = overall(judged)
-    elif all(one.panel.skip is not None for one in measured):
-        verdict = f"{NOT_RUN} ({why_not[0]})"
-    else:
-        verdict = f"{CANNOT} ({why_not[0]})"
+    skipped = all(one.panel.skip is not None for one in measured)
+    verdict = f"{NOT_RUN if skipped else CANNOT} ({why_not[0]})" if why_not else "run, nothing is claimed"
     return {
         "name": plan.name,
         "scale": plan.scale,
@@ -42,7 +38,7 @@ def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
         "paper": plan.paper,
         "what": plan.what,
         "note": plan.note,
-        "verdict": verdict,
+        "verdict": overall(judged) if judged else verdict,
         "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
         "panels": panels,
         "commit": commit(),

@@ -18,7 +18,7 @@ panel; at the small scale `[defaults.small]` and `[panel.small]` change what the
     seeds           [first, how many]
     rounds, cohort, budget, expected_steps, batch_size, lr, target, eval_every        of the runs
     tuning_seed     seed on which the best of a grid is chosen; it is not reported
-    tuned_on        the panel whose choices are taken over
+    tuned_on        the panel whose choices are taken over; "" for none, where the paper's scale has one
     stand_in        what takes the place of data that are not here
     skip            why the panel is left out at this scale
 """
@@ -214,8 +214,9 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     arms = {arm: Arm(arm, **({"run": value} if isinstance(value, str) else value))
             for arm, value in given["arms"].items()}  # fmt: skip
     claims = [claim for text in given.get("claims", ()) for claim in _claims(text, arms, controls)]
-    seeds = given["seeds"]
-    return Panel(**{**given, "arms": arms, "claims": claims, "seeds": list(range(seeds[0], seeds[0] + seeds[1]))})
+    first, count = given["seeds"]
+    made = {"arms": arms, "claims": claims, "seeds": list(range(first, first + count))}
+    return Panel(**{**given, **made, "tuned_on": given.get("tuned_on") or None})
 
 
 def _claims(given: Mapping[str, Any], arms: Mapping[str, Arm], controls: Sequence[str]) -> list[Claim]:
