@@ -14,8 +14,9 @@ import statistics
 from pathlib import Path
 
 import fedkeel as fk
+from fedkeel.compare import Arm, interval
 from fedkeel.history import History
-from fedkeel.study import Arm, Study, carry_out, interval
+from fedkeel.study import Study, carry_out
 
 # FedCM takes steps of alpha lr; its grid is the paper's, the others' too (drift specification, section 8 and A17).
 RATES = {

@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.compare import Arm
 from fedkeel.history import History
 from fedkeel.recipes import RECIPES
 from fedkeel.report.explain import explain
 from fedkeel.report.terminal import table
-from fedkeel.study import Arm
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -39,6 +39,7 @@ def test_one_algorithm_and_one_seed_fill_the_directory_itself(tmp_path: Path) ->
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
         "config.json",
         "environment.json",
+        "history.csv",
         "history.jsonl",
         "model.safetensors",
     ]

@@ -9,7 +9,7 @@
 4
 """
 
-from . import tasks
+from . import tasks, trackers
 from .adaptive_steps import SPS, DeltaSGD
 from .algorithm import Algorithm, At, Memory, Plan, Rule
 from .data import FederatedData
@@ -91,5 +91,6 @@ __all__ = [
     "load",
     "resume",
     "tasks",
+    "trackers",
     "train",
 ]

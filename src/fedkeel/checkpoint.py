@@ -3,6 +3,7 @@
     config.json           what was run, every value resolved
     environment.json      with which versions, on what
     history.jsonl         one row per round
+    history.csv           the same as a table, when the run has ended or stopped
     model.safetensors     the model under its state_dict names, buffers included
     checkpoint/           the state between rounds, while rounds remain
 

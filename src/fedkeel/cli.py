@@ -9,10 +9,14 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import FedkeelError, InputError, StabilityWarning
+
+if TYPE_CHECKING:
+    from .study import Study
 
 EXAMPLES = """examples:
   fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
@@ -82,6 +86,7 @@ def _fail(error: object, code: int) -> int:
 def _parser() -> Parser:
     from .data import command as data
     from .reproduce import command as reproduce
+    from .sweep import command as sweep
     from .version import __version__
 
     parser = Parser(prog="fedkeel", description="Federated learning on an even keel.")
@@ -92,6 +97,10 @@ def _parser() -> Parser:
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
     _add_output(resume)
     resume.set_defaults(do=_resume)
+    compare = commands.add_parser("compare", help="the tables of comparisons that are done, and ranks across tasks")
+    compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
+    compare.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    compare.set_defaults(do=_compare)
     show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
     show.set_defaults(do=_list)
@@ -100,8 +109,9 @@ def _parser() -> Parser:
     )
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=_explain)
-    data.add_commands(commands)
+    sweep.add_commands(commands)
     reproduce.add_commands(commands)
+    data.add_commands(commands)
     return parser
 
 
@@ -116,6 +126,15 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
+    run.add_argument(
+        "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
+    )
+    add_settings(run)
+    run.set_defaults(do=_run)
+
+
+def add_settings(run: Parser) -> None:
+    """The flags of everything that trains: how long, in which world, with which seeds, to where."""
     run.add_argument("--rounds", type=int, metavar="N", help="default 200")
     run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
     run.add_argument("--sampler", metavar="HOW", help="uniform (default), cyclic or weighted")
@@ -133,7 +152,6 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
-    run.set_defaults(do=_run)
 
 
 def _add_output(parser: Parser) -> None:
@@ -157,7 +175,6 @@ def _cohort(text: str) -> int | float | str:
 def _run(arguments: argparse.Namespace) -> int:
     from . import checkpoint as files
     from .study import Study
-    from .world import World, parse_budget
 
     given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.config is not None:
@@ -172,29 +189,46 @@ def _run(arguments: argparse.Namespace) -> int:
             raise InputError(
                 "Give a task and at least one algorithm: fedkeel run synthetic fedavg gel (or --config FILE)."
             )
-        if arguments.seeds is not None and arguments.seeds < 1:
-            raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
-        budget = parse_budget(arguments.budget) if arguments.budget is not None else None
-        first = arguments.seed or 0
-        study = Study(
-            task=arguments.task,
-            algorithms=[_canonical(text) for text in arguments.algorithms],
-            world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler or "uniform"),
-            seeds=list(range(first, first + (arguments.seeds or 1))),
-            **{name: given[name] for name in PLAIN if name in given},
-        )
+        study = study_of(arguments, arguments.algorithms)
+    study = replace(study, track=arguments.track)
     study.check(study.made_task())
-    name = study.task.partition(":")[0]
-    out = arguments.out or Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    out = arguments.out or new_place(study.task)
     files.new_folder(out, arguments.overwrite)
     return _carry_out(study, out, arguments)
+
+
+def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
+    """The study that the flags of `add_settings` describe."""
+    from .study import Study
+    from .world import World, parse_budget
+
+    if arguments.seeds is not None and arguments.seeds < 1:
+        raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
+    budget = parse_budget(arguments.budget) if arguments.budget is not None else None
+    first = arguments.seed or 0
+    return Study(
+        task=arguments.task,
+        algorithms=[_canonical(text) for text in algorithms],
+        world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler or "uniform"),
+        seeds=list(range(first, first + (arguments.seeds or 1))),
+        **{name: value for name in PLAIN if (value := getattr(arguments, name)) is not None},
+    )
+
+
+def new_place(task: str) -> Path:
+    """Where runs go that were not told where."""
+    return Path("runs", f"{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     from . import checkpoint as files
     from .study import Study
+    from .sweep.command import go_on
 
-    return _carry_out(Study.from_config(files.read_json(arguments.folder / "config.json")), arguments.folder, arguments)
+    config = files.read_json(arguments.folder / "config.json")
+    if "sweep" in config:
+        return go_on(config, arguments.folder, arguments)
+    return _carry_out(Study.from_config(config), arguments.folder, arguments)
 
 
 def _canonical(text: str) -> str:
@@ -208,9 +242,10 @@ def _canonical(text: str) -> str:
 def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .compare import summary
     from .report.progress import Watching
     from .report.terminal import draw, table
-    from .study import carry_out, summary
+    from .study import carry_out
 
     talk = Console(stderr=True)
     with Watching(study, talk, arguments.verbose) as watching:
@@ -231,9 +266,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
         ]
         print(json.dumps({"task": study.task, "out": str(out), **summary(arms, target), "runs": runs}))
     else:
-        console = Console()
-        if not console.is_terminal:  # a file or a pipe has no width to keep to
-            console = Console(width=110)
+        console = terminal()
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
         console.print(
@@ -244,6 +277,37 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     if diverged:
         talk.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
     return 3 if diverged else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from .compare import score, summary, top_share
+    from .report.terminal import ranks, table
+    from .study import finished
+
+    known = [finished(folder) for folder in arguments.folders]
+    share = top_share([{arm.name: score(arm) for arm in arms} for _, arms in known])
+    if arguments.json:
+        told = [
+            {"task": study.task, "out": str(folder), **summary(arms, arms[0].target)}
+            for folder, (study, arms) in zip(arguments.folders, known, strict=True)
+        ]
+        print(json.dumps({"comparisons": told, "top_share": share}))
+        return 0
+    console = terminal()
+    for folder, (study, arms) in zip(arguments.folders, known, strict=True):
+        console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
+        table(arms, arms[0].target, study.rounds, console)
+    if len(known) > 1:
+        ranks(share, console)
+    return 0
+
+
+def terminal() -> Any:
+    """Where tables go."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
 
 
 def _list(arguments: argparse.Namespace) -> int:

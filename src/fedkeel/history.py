@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,14 @@ class History(list[Row]):
         except ImportError as error:
             raise MissingExtra("pandas", "pandas", "to_pandas") from error
         return pandas.DataFrame(list(self))
+
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
+        """Write a table that spreadsheets read: a column per name in any row, empty where a row has no value."""
+        names = list(dict.fromkeys(name for row in self for name in row))
+        with open(file, "w", newline="") as out:
+            table = csv.DictWriter(out, names, lineterminator="\n")
+            table.writeheader()
+            table.writerows(self)
 
     def write(self, file: Path) -> None:
         """One JSON object per line."""

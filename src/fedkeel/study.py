@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 
 from . import checkpoint as files
 from . import history as rows
-from . import recipes, tasks, training
+from . import recipes, tasks, trackers, training
 from .algorithm import Algorithm
+from .compare import Arm, summary
 from .engine.local import Local
 from .errors import InputError, check, is_count, is_number
 from .history import History, Row
@@ -21,9 +20,6 @@ from .task import Task
 from .version import __version__
 from .world import World, parse_budget
 
-# The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-        2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
 SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
 
 
@@ -48,8 +44,10 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
+    below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
 
     def __post_init__(self) -> None:
         check(isinstance(self.task, str), "run", "task", "a text", self.task)
@@ -69,7 +67,7 @@ class Study:
     @property
     def single(self) -> bool:
         """One algorithm and one seed: the run directory is the output directory itself."""
-        return len(self.algorithms) == len(self.seeds) == 1
+        return len(self.algorithms) == len(self.seeds) == 1 and not self.below
 
     def plan(self) -> Iterator[tuple[str, int, Path]]:
         """(algorithm, seed, folder within the output directory) of every run."""
@@ -94,6 +92,8 @@ class Study:
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
         Local(self.engine, chunk=self.chunk)
+        for text in self.track:
+            trackers.tracker(text)
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
@@ -130,7 +130,7 @@ class Study:
             }
             if "algorithms" in config:
                 rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
-                return cls(**shared, **rest)
+                return cls(**shared, **rest, below=True)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
             own = {"chunk": config["chunk"], "parameters": config["parameters"]}
@@ -161,23 +161,40 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
         files.write_json(out / "config.json", study.config())
     arms = {text: Arm(text, task.target) for text in study.algorithms}
     for text, seed, folder in study.plan():
-        arms[text].add(*_one(study, task, text, seed, out / folder, watch, began))
+        arms[text].add(*one_run(study, task, text, seed, out / folder, watch, began))
     made = list(arms.values())
     if not study.single:
         files.write_json(out / "summary.json", summary(made, task.target))
     return made
 
 
-def _one(
+def finished(out: Path) -> tuple[Study, list[Arm]]:
+    """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
+    study = Study.from_config(files.read_json(out / "config.json"))
+    arms: dict[str, Arm] = {}
+    for text, _, folder in study.plan():
+        config = files.read_json(out / folder / "config.json") if (out / folder / "config.json").exists() else None
+        status = "stopped" if config is None else training.status_of(out / folder, config)
+        if config is None or status == "stopped":
+            raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
+        history = rows.read(out / folder / "history.jsonl")
+        arms.setdefault(text, Arm(text, config["target"])).add(history, status)
+    return study, list(arms.values())
+
+
+def one_run(
     study: Study,
     task: Task,
     text: str,
     seed: int,
     folder: Path,
     watch: Watch,
-    began: Callable[[dict[str, Any]], None],
+    began: Callable[[dict[str, Any]], None] = lambda config: None,
+    workers: int | None = None,
 ) -> tuple[History, str]:
-    callbacks = [lambda row: watch(text, seed, row)]
+    """Run, resume or just read one run of the study; gives its history and how it ended."""
+    callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
+    callbacks += [trackers.tracker(name, Path(folder_name(text), f"seed-{seed}")) for name in study.track]
     if (folder / "config.json").exists():
         config = files.read_json(folder / "config.json")
         began(config)
@@ -186,115 +203,12 @@ def _one(
             history = rows.read(folder / "history.jsonl")
             watch(text, seed, history[-1])
             return history, status
-        run = training.resume(folder, task=task, callbacks=callbacks)
+        run = training.resume(folder, task=task, callbacks=callbacks, workers=workers)
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, chunk=study.chunk),
+            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, workers, study.chunk),
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
             callbacks=callbacks, started=began,
         )  # fmt: skip
     return run.history, run.status
-
-
-@dataclass
-class Arm:
-    """One algorithm of a comparison over its seeds."""
-
-    name: str
-    target: float | None
-    histories: list[History] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-
-    def add(self, history: History, status: str) -> None:
-        self.histories.append(history)
-        self.statuses.append(status)
-
-    def reached(self) -> list[Row | None]:
-        """Per seed, the first row at the target, or None."""
-        return [None if self.target is None else history.reaching(self.target) for history in self.histories]
-
-    @property
-    def missed(self) -> int:
-        """Seeds that did not reach the target."""
-        return sum(row is None for row in self.reached())
-
-    def costs(self, column: str) -> list[float]:
-        """Per seed, what it took to reach the target (of a seed that did not: what the whole run took)."""
-        ends = [row or history[-1] for row, history in zip(self.reached(), self.histories, strict=True)]
-        if column == "megabytes":
-            return [(row["bytes_down"] + row["bytes_up"]) / 1e6 for row in ends]
-        return [float(row[column]) for row in ends]
-
-    def cost_text(self, column: str, style: str) -> str:
-        if self.missed == len(self.histories):
-            return "-"
-        return ("> " if self.missed else "") + style.format(statistics.mean(self.costs(column)))
-
-    def rounds_text(self) -> str:
-        if self.missed == len(self.histories):
-            return "not reached"
-        mean = f"{statistics.mean(self.costs('round')):.1f}"
-        return f"> {mean} ({len(self.histories) - self.missed}/{len(self.histories)})" if self.missed else mean
-
-    def speedup(self, base: Arm) -> float | None:
-        """R_base / R - 1, of mean rounds to target; None where a seed of either arm did not get there."""
-        if self.target is None or self.missed or base.missed:
-            return None
-        return statistics.mean(base.costs("round")) / max(1e-9, statistics.mean(self.costs("round"))) - 1
-
-    def speedup_text(self, base: Arm) -> str:
-        gain = self.speedup(base)
-        return "-" if gain is None else f"{gain:+.1%}"
-
-    def finals(self) -> list[float]:
-        """Per seed, the last accuracy."""
-        return [value for history in self.histories if (value := history.last("accuracy")) is not None]
-
-    def final_text(self) -> str:
-        if "diverged" in self.statuses:
-            return f"diverged ({self.statuses.count('diverged')}/{len(self.statuses)})"
-        finals = self.finals()
-        if not finals:
-            return "-"
-        half = interval(finals)
-        return f"{statistics.mean(finals):.4f}" + (f" ± {half:.4f}" if half is not None else "")
-
-
-def interval(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % interval of a mean (Student's t); None for a single value.
-
-    >>> round(interval([1.0, 2.0, 3.0]), 3)
-    2.484
-    """
-    if len(values) < 2:
-        return None
-    df = len(values) - 1
-    return (T975[df - 1] if df <= len(T975) else 1.96) * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def mean_curve(histories: Sequence[History]) -> list[tuple[float, float]]:
-    """(round, mean accuracy over seeds) of rounds every seed has evaluated; the loss where there is no accuracy."""
-    column = "accuracy" if any(h.last("accuracy") is not None for h in histories) else "loss"
-    known = [{row["round"]: row[column] for row in history if row[column] is not None} for history in histories]
-    shared = sorted(set.intersection(*(set(k) for k in known))) if known else []
-    return [(r, statistics.mean(k[r] for k in known)) for r in shared]
-
-
-def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
-    """What `summary.json` says."""
-    told = []
-    for arm in arms:
-        reached, finals = arm.reached(), arm.finals()
-        told.append({
-            "algorithm": arm.name,
-            "status": arm.statuses,
-            "rounds_to_target": [None if row is None else row["round"] for row in reached],
-            "gradients_to_target": [None if row is None else row["gradients"] for row in reached],
-            "bytes_to_target": [None if row is None else row["bytes_down"] + row["bytes_up"] for row in reached],
-            "speedup": arm.speedup(arms[0]),
-            "final_accuracy": finals,
-            "final_accuracy_mean": statistics.mean(finals) if finals else None,
-            "final_accuracy_95": interval(finals),
-        })  # fmt: skip
-    return {"target": target, "baseline": arms[0].name, "arms": told}

@@ -66,6 +66,7 @@ class Run:
         files.write_json(path / "config.json", self.config)
         files.write_json(path / "environment.json", files.environment())
         files.atomically(path / "history.jsonl", self.history.write)
+        files.atomically(path / "history.csv", self.history.to_csv)
         files.save_model(path, self.model())
         if self.status == "stopped":
             files.save_state(path, self.state)
@@ -101,7 +102,8 @@ def train(
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
-    answer stops the run. started: called with the resolved configuration before round 1.
+    answer stops the run; one that has `begin(config)` or `end(status)` is told these too (see `fk.trackers`).
+    started: called with the resolved configuration before round 1.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
@@ -245,10 +247,11 @@ def _play(
         answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
         return any(answers)
 
-    status, stop = "done", False
+    status, stop, ended = "done", False, "failed"
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
             log.open(history)
+            _tell(callbacks, "begin", config)
             if not history:
                 stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
             while state.round < job.rounds and status == "done":
@@ -265,11 +268,19 @@ def _play(
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model)
             log.close(run)
+            ended = status
         finally:
             engine.close()
+            _tell(callbacks, "end", ended)
     if interrupted and status == "stopped":
         raise KeyboardInterrupt
     return run
+
+
+def _tell(callbacks: Sequence[Callback], moment: str, what: Any) -> None:
+    """Callbacks may also have `begin(config)` and `end(status)`."""
+    for callback in callbacks:
+        getattr(callback, moment, lambda what: None)(what)
 
 
 @contextmanager
@@ -311,6 +322,7 @@ def resume(
     world: World | None = None,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
+    workers: int | None = None,
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
@@ -327,7 +339,7 @@ def resume(
     job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
+        engine = Local(config["engine"], workers, config["chunk"]).start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import grammar
+from ..compare import Arm, mean_curve, window
 from ..history import History
 from ..recipes import RECIPES
-from ..study import Arm, mean_curve
 
 COLOURS = (
     "cyan",
@@ -28,7 +28,7 @@ COLOURS = (
 )
 
 
-WIDE = 80  # columns of a terminal in which the whole table fits beside short names
+WIDE, FULL = 80, 105  # columns of a terminal in which costs, then intervals and late means, fit beside short names
 
 
 def colour(number: int) -> str:
@@ -86,33 +86,51 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     seeds = len(arms[0].histories)
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     costs = target is not None and console.width >= WIDE
+    late = window(rounds) if console.width >= FULL else 0
     view.add_column("", width=1)
     view.add_column("algorithm", overflow="fold", min_width=16 if costs else 12)
     if target is not None:
         to = f"to {target:g}"
         for name in (f"{to}: rounds", "speed-up", "gradients", "MB") if costs else (to, "speed-up"):
             view.add_column(name, justify="right", no_wrap=True)
+    if late:
+        view.add_column(f"last {late}", justify="right", no_wrap=True)
     view.add_column("at the end", justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
         cells = [Text("■", style=colour(number)), Text(arm.name)]
         if target is not None:
-            cells += [Text(arm.rounds_text()), Text(arm.speedup_text(arms[0]) if number else "")]
+            gain = str(arm.speedup(arms[0])) if number else ""
+            cells += [Text(arm.rounds_text()), Text(gain if late else gain.partition(" [")[0])]
         if costs:
             cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
+        cells += [Text(arm.last_text(late))] if late else []
         cells.append(Text(arm.final_text()))
         view.add_row(*cells)
     console.print(view)
     notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
     notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
+    if target is not None and late and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
+        notes.append("[ ] the 95 % interval of the speed-up, from resampled pairs of seeds")
     if target is not None:
         spent = "rounds, gradients and MB are the means" if costs else "rounds are the mean"
         notes.append(f"{spent} spent to reach {target:g}")
         if any(0 < arm.missed < seeds for arm in arms):
             notes.append("> : seeds that did not reach it count with their whole run")
+    if late:
+        notes.append(f"last {late}: the mean accuracy of the last {late} rounds")
     if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
         momentum = RECIPES["gel"].defaults["momentum"]
         notes.append(f"client momentum {momentum:g} comes with gel in {', '.join(brought)}")
     console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
+    """How often each algorithm is best, and among the best two, across tasks."""
+    view = Table("algorithm", "tasks", "best", "best two", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name, got in sorted(share.items(), key=lambda item: (-item[1]["top1"], -item[1]["top2"])):
+        view.add_row(Text(name), f"{got['tasks']}", f"{got['top1']:.0%}", f"{got['top2']:.0%}")
+    console.print(view)
+    console.print(Text("Ranked by mean last accuracy; equals share a place.", style="dim"))
 
 
 def _brings_momentum(text: str) -> bool:

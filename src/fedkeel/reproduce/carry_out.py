@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import checkpoint as files
-from .. import study
+from .. import compare, study
 from ..errors import InputError, MissingExtra
 from ..history import Row
 from ..study import Study
 from .plan import Arm, Panel, Plan
 from .verdict import score
 
-Runs = dict[str, study.Arm]  # algorithm -> its runs
+Runs = dict[str, compare.Arm]  # algorithm -> its runs
 
 
 class Watcher(Protocol):

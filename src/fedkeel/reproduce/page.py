@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import checkpoint as files
-from ..study import interval
+from ..compare import interval
 from . import plan as plans
 from .carry_out import Measured
 from .plan import COSTS, Panel, Plan

@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..compare import amount, interval, last_n, window
 from ..history import History, Row
-from ..study import interval
 from .plan import COSTS, Claim, Panel
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 REPRODUCED, DIRECTION, NOT = "reproduced", "direction only", "not reproduced"
 NOT_RUN, CANNOT = "not run", "could not run here"
 WEAKEST_FIRST = (NOT, DIRECTION, REPRODUCED)
-LAST = 100  # rounds of a mean accuracy, but no more than a quarter of the run
 
 
 @dataclass(frozen=True)
@@ -169,9 +168,7 @@ def _figure(measured: Measured, arm: str, metric: str, history: History) -> floa
 
 
 def _amount(row: Row, metric: str) -> float:
-    if metric == "megabytes":
-        return float(row["bytes_down"] + row["bytes_up"]) / 1e6
-    return float(row["round" if metric == "rounds" else metric])
+    return float(amount(row, "round" if metric == "rounds" else metric))
 
 
 def _goal(measured: Measured) -> float:
@@ -183,13 +180,10 @@ def _goal(measured: Measured) -> float:
 
 
 def score(history: History) -> float:
-    """Mean accuracy of the last rounds (100, but no more than a quarter of the run); of a run that diverged, its last.
+    """Mean accuracy of the last rounds (100, but no more than a quarter of the run).
 
     >>> score(History({"round": t, "accuracy": t / 8} for t in range(9)))
     0.9375
     """
-    end = history[-1]["round"]
-    late = [
-        r["accuracy"] for r in history if r["accuracy"] is not None and r["round"] > end - max(1, min(LAST, end // 4))
-    ]
-    return statistics.mean(late) if late else float(history.last("accuracy") or 0.0)
+    late = last_n(history, window(history[-1]["round"]))
+    return float(history.last("accuracy") or 0.0) if late is None else late

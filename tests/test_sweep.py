@@ -1,0 +1,231 @@
+"""Sweeps: what is run, that nothing is run twice, and what is said of the outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.compare import Arm
+from fedkeel.history import History
+from fedkeel.report.heatmap import verdict
+from fedkeel.sweep.choice import Choice
+from fedkeel.sweep.grid import Grid, Range
+
+SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]
+
+
+def arm(*finals: float, target: float | None = None, status: str = "done") -> Arm:
+    """An arm whose accuracy is flat; it reaches a target in round 1 or never."""
+    histories = [History({"round": t, "accuracy": a if t else 0.0} for t in range(4)) for a in finals]
+    return Arm(str(finals), target, histories, [status] * len(finals))
+
+
+def choice(values: dict[str, list[Any]], arms: list[Arm], metric: str | None = "last") -> Choice:
+    grid = Grid("fedavg", values, {})
+    return Choice.of(grid, list(grid.cells()), arms, metric)
+
+
+def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
+    grid = Grid.parse("fedprox:lr=1+gel", ["lr=0.01,0.1", "gel.steps=5,25%"])
+    assert [grid.algorithm(cell) for cell in grid.cells()] == [
+        "fedprox:lr=0.01+gel:steps=5", "fedprox:lr=0.01+gel:steps=25%",
+        "fedprox:lr=0.1+gel:steps=5", "fedprox:lr=0.1+gel:steps=25%",
+    ]  # fmt: skip
+    assert Grid.parse(grid.base, grid.texts()) == grid
+    searched = Grid.parse("fedavg", ["lr=0.001..1", "momentum=0,0.9"])
+    assert searched.ranges == {"lr": Range(0.001, 1)}
+    assert Grid.parse("fedavg", searched.texts()) == searched
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--grid", "lr"], "write KEY=VALUE"),
+        (["--grid", "lr=0.1"], "at least two cells"),
+        (["--grid", "lr=0.1,0.1"], "a value twice"),
+        (["--grid", "lr=0.1,0.2", "lr=1"], "'lr' is given twice"),
+        (["--grid", "lr=1..0.1"], "the smaller first"),
+        (["--grid", "lr=0.1..1"], "add --optuna N"),
+        (["--grid", "lr=0.1,0"], "must be > 0"),
+        (["--grid", "colour=1,2"], "Unknown parameter of fedavg 'colour'"),
+        (["--grid", "gel.steps=1,2"], "Unknown part of fedavg 'gel'"),
+        (["--grid", "lr=0.1,1", "--metric", "beauty"], "rounds, last, best"),
+        (["--grid", "lr=0.1,1", "--jobs", "0"], "'jobs' parameter of sweep"),
+        (["--grid", "lr=0.1,1", "--optuna", "1"], "'optuna' parameter of sweep"),
+        (["--grid", "lr=1,2", "momentum=0,0.5", "server_lr=1,2", "--png", "x.png"], "one or two keys"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    if "--optuna" in words:
+        pytest.importorskip("optuna", reason="optuna is an extra")
+    assert main([*SMALL, *words, "--out", str(tmp_path / "d")]) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "d").exists()
+
+
+def test_without_optuna_the_command_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main([*SMALL, "--grid", "lr=0.1..1", "--optuna", "3", "--out", str(tmp_path / "d")]) == 1
+    assert 'pip install "fedkeel[optuna]"' in capsys.readouterr().err
+
+
+def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "d"
+    words = [*SMALL, "--grid", "lr=0.01,0.1", "momentum=0,0.9", "--seeds", "2", "--metric", "last", "--out", str(out)]
+    assert main([*words, "--png", str(tmp_path / "map.png"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {k: v for k, v in told.items() if k != "out"} == json.loads((out / "sweep.json").read_text())
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(out.glob("*/seed-*/model.safetensors"))) == 8
+    assert len(told["cells"]) == 4 and told["metric"] == "last"
+    means = [cell["mean"] for cell in told["cells"]]
+    assert means == sorted(means, reverse=True) and told["best"] == told["cells"][0]
+    alone = fk.train(fk.tasks.get("synthetic:users=6"), "fedavg:lr=0.1,momentum=0.9", fk.World(3), 3, seed=1)
+    swept = load_file(out / "fedavg_lr=0.1_momentum=0.9" / "seed-1" / "model.safetensors")
+    assert torch.equal(torch.cat([swept[name].flatten() for name in ("weight", "bias")]), alone.params)
+    # the same command again: all is there, nothing is run
+    stamps = {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "lr \\ momentum" in shown and "Best: fedavg:lr=" in shown
+    assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
+    assert main([*words, "--rounds", "4"]) == 2
+    assert "holds something else" in capsys.readouterr().err
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A sweep in `d` too long to end, once each of its two processes has a checkpoint."""
+    out = tmp_path / "d"
+    words = ["sweep", "synthetic", "scaffold", "--grid", "lr=0.01,0.1", "--rounds", "100000", "--jobs", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedkeel", *words, "--out", str(out)],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    with process:
+        try:
+            while len(list(out.glob("*/seed-0/checkpoint/state.safetensors"))) < 2:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a session of its own: the sweep and its children
+
+
+def wait_for_the_children(group: int) -> None:
+    """Fail when a process of the sweep outlives it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        listed = subprocess.run(
+            ["ps", "-e", "-o", "pgid=", "-o", "stat="], capture_output=True, text=True, check=True
+        ).stdout
+        # the dead (Z) stay listed where nobody collects orphans, as in a container
+        if not any(int(line.split()[0]) == group and line.split()[1][0] != "Z" for line in listed.splitlines()):
+            return
+        time.sleep(0.2)
+    pytest.fail("a child outlived the sweep")
+
+
+def shorten(out: Path) -> dict[str, int]:
+    """Let every run end two rounds after where it was stopped; gives the rounds by algorithm."""
+    ends = {}
+    whole = json.loads((out / "config.json").read_text())
+    for file in out.glob("*/seed-0/config.json"):
+        config = json.loads(file.read_text())
+        ends[config["algorithm"]] = len((file.parent / "history.jsonl").read_text().splitlines()) + 1
+        file.write_text(json.dumps(config | {"rounds": ends[config["algorithm"]]}))
+    (out / "config.json").write_text(json.dumps(whole | {"rounds": max(ends.values())}))
+    return ends
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_was_stopped_goes_on_from_there(
+    begun: subprocess.Popen[str], tmp_path: Path, how: signal.Signals
+) -> None:
+    out = tmp_path / "d"
+    begun.send_signal(how)
+    _, error = begun.communicate(timeout=90)
+    wait_for_the_children(begun.pid)
+    if how == signal.SIGINT:
+        assert begun.returncode == 130
+        assert f"fedkeel resume {out}" in error and "Traceback" not in error
+    ends = shorten(out)
+    assert main(["resume", str(out)]) == 0
+    assert json.loads((out / "sweep.json").read_text())["best"] is not None
+    for text, rounds in ends.items():
+        straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds)
+        model = load_file(out / text.replace(":", "_") / "seed-0" / "model.safetensors")
+        assert torch.equal(torch.cat([model[name].flatten() for name in ("weight", "bias")]), straight.params)
+
+
+def test_a_process_that_dies_is_one_line_and_the_rest_is_kept(begun: subprocess.Popen[str]) -> None:
+    words = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(begun.pid)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    os.kill(next(int(line.split()[0]) for line in listed if "spawn_main" in line), signal.SIGKILL)
+    _, error = begun.communicate(timeout=90)
+    wait_for_the_children(begun.pid)
+    assert begun.returncode == 1
+    assert "died; the other runs are kept" in error and "Traceback" not in error
+
+
+def test_a_search_asks_for_the_same_trials_again(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("optuna", reason="optuna is an extra")
+    out = tmp_path / "d"
+    words = [*SMALL, "--grid", "lr=0.001..1", "momentum=0,0.9", "--optuna", "5", "--jobs", "2", "--out", str(out)]
+    assert main([*words, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert 2 <= len(first["cells"]) <= 5
+    assert all(0.001 <= cell["values"]["lr"] <= 1 for cell in first["cells"])
+    stamps = {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
+
+
+def test_rounds_choose_where_some_cell_reaches_the_target_and_failures_come_last() -> None:
+    arms = [arm(0.4, 0.9, target=0.5), arm(0.6, 0.7, target=0.5), arm(0.9, 0.9, target=0.5, status="diverged")]
+    picked = choice({"lr": [1, 2, 3]}, arms, None)
+    assert picked.metric == "rounds"
+    assert picked.best is not None and picked.best.cell == (2,)
+    assert {one.word for one in picked.ranked[1:]} == {"> 2.0 (1/2)", "diverged"}
+    assert choice({"lr": [1, 2]}, arms[:1] * 2, None).metric == "last"
+
+
+def test_the_runner_up_is_told_apart_only_by_paired_seeds_that_agree() -> None:
+    shifted = [arm(0.50, 0.60, 0.70), arm(0.52, 0.62, 0.72)]  # every seed says the same, though seeds differ much
+    assert choice({"lr": [1, 2]}, shifted).told_apart is True
+    crossed = [arm(0.50, 0.60, 0.70), arm(0.72, 0.62, 0.52)]
+    assert choice({"lr": [1, 2]}, crossed).told_apart is False
+    assert choice({"lr": [1, 2]}, [arm(0.5), arm(0.9)]).told_apart is None
+
+
+def test_a_best_cell_on_the_edge_is_warned_about() -> None:
+    inner = choice({"lr": [1, 2, 3]}, [arm(0.1), arm(0.9), arm(0.2)])
+    assert inner.on_edge == [] and not any("edge" in line for line in verdict(inner))
+    outer = choice({"lr": [1, 2, 3], "nesterov": [True, False]}, [arm(a) for a in (0.1, 0.1, 0.1, 0.1, 0.9, 0.1)])
+    assert outer.on_edge == ["lr"]
+    assert verdict(outer)[-1] == "Warning: the best lies on the grid's edge in lr; widen the grid."
+
+
+def test_where_every_cell_failed_there_is_no_best() -> None:
+    none = choice({"lr": [1, 2]}, [arm(0.5, status="diverged")] * 2)
+    assert none.best is None and verdict(none) == ["No cell has a number: diverged."]
