@@ -67,10 +67,7 @@ def _list() -> int:
 def _index(out: Path) -> int:
     from . import page
 
-    text = page.index(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "README.md").write_text(text)
-    print(text, end="")
+    print(page.write_index(out), end="")
     return 0
 
 

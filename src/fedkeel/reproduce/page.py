@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -162,6 +161,7 @@ def page(told: dict[str, Any]) -> str:
         f"{told['paper']}. {told['what']}",
         "",
         f"**Verdict at the {told['scale']} scale: {told['verdict']}.**",
+        *([f"{controls(told)}."] if controls(told) else []),
         *([f"Stand-ins: {'; '.join(told['stand_ins'])}."] if told["stand_ins"] else []),
         *(["", told["note"]] if told["note"] else []),
         "",
@@ -176,10 +176,19 @@ def page(told: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def controls(told: dict[str, Any]) -> str:
+    """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
+    against = [claim["over_control"] for panel in told["panels"] for claim in panel["claims"] if claim["control"]]
+    if not against:
+        return ""
+    level = sum(mean <= 0 for mean, _, _ in against)
+    return f"The control is at least as good in the mean in {level} of {len(against)} comparisons"
+
+
 def _panel_lines(panel: dict[str, Any]) -> list[str]:
     lines = [f"{panel['settings']}.", *([f"Stand-in: {panel['stand_in']}."] if panel["stand_in"] else []), ""]
     if panel["why_not"]:
-        lines += [f"Not run: {panel['why_not']}.", ""]
+        lines += [f"Not run: {panel['why_not'].rstrip('.')}.", ""]
     lines += [f"| {UNITS[panel['metric']]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
     lines += [_arm_line(arm, panel["metric"]) for arm in panel["arms"]]
     if panel["claims"]:
@@ -240,12 +249,19 @@ def write(told: dict[str, Any], out: Path) -> Path:
     file = out / f"{told['name']}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(file.with_suffix(".json"), told)
-    files.atomically(file, lambda beside: _text(beside, page(told)))
+    file.write_text(page(told))
     return file
 
 
-def _text(file: Path, text: str) -> None:
-    file.write_text(text)
+def write_index(out: Path) -> str:
+    """Write README.md, and every page again from the data beside it; gives the index."""
+    for name in plans.names():
+        if (file := out / f"{name}.json").exists():
+            file.with_suffix(".md").write_text(page(files.read_json(file)))
+    out.mkdir(parents=True, exist_ok=True)
+    text = index(out)
+    (out / "README.md").write_text(text)
+    return text
 
 
 def index(out: Path) -> str:
@@ -262,24 +278,25 @@ def index(out: Path) -> str:
         "JSON file beside it. `small` changes tasks, rounds and seeds as the study's file says, with stand-ins where",
         "the paper's data are not here; `--scale paper` runs the paper's own setting and was not run.",
     ]
-    for key, paper in plans.contents().items():
+    for paper in plans.contents().values():
         lines += ["", f"## {paper['title']}", "", "| | what | verdict, small scale |", "|---|---|---|"]
-        lines += [f"| {item['item']} | {item['what']} | {_answer(key, item, out)} |" for item in paper["items"]]
+        lines += [f"| {item['item']} | {item['what']} | {_answer(item, out)} |" for item in paper["items"]]
     lines += ["", "## How a verdict is reached", "", *_rule()]
     lines += ["", "## Other studies", "", *(f"- {line}" for line in _others(out))]
     return "\n".join(lines) + "\n"
 
 
-def _answer(paper: str, item: dict[str, str], out: Path) -> str:
+def _answer(item: dict[str, str], out: Path) -> str:
     if "why" in item:
         return f"not covered: {item['why']}"
     name = item["study"]
     file = out / f"{name}.json"
     if not file.exists():
         return f"not run (`fedkeel reproduce {name}`)"
-    told = json.loads(file.read_text())
-    stand_ins = f"; stand-ins: {'; '.join(told['stand_ins'])}" if told["stand_ins"] else ""
-    return f"[{told['verdict']}]({name}.md){stand_ins}"
+    told = files.read_json(file)
+    notes = [controls(told).lower()] if controls(told) else []
+    notes += [f"stand-ins: {'; '.join(told['stand_ins'])}"] if told["stand_ins"] else []
+    return "; ".join([f"[{told['verdict']}]({name}.md)", *notes])
 
 
 def _rule() -> list[str]:
