@@ -89,6 +89,7 @@ def _fail(error: object, code: int) -> int:
 
 def _parser() -> Parser:
     from .data import command as data
+    from .report import command as report
     from .sweep import command as sweep
     from .version import __version__
 
@@ -98,6 +99,7 @@ def _parser() -> Parser:
     _add_run(commands)
     resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
+    _add_ui(resume)
     _add_output(resume)
     resume.set_defaults(do=_resume)
     compare = commands.add_parser("compare", help="the tables of comparisons that are done, and ranks across tasks")
@@ -112,6 +114,7 @@ def _parser() -> Parser:
     )
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=_explain)
+    report.add_commands(commands)
     sweep.add_commands(commands)
     data.add_commands(commands)
     return parser
@@ -131,6 +134,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
     )
+    _add_ui(run)
     add_settings(run)
     run.set_defaults(do=_run)
 
@@ -161,6 +165,10 @@ def add_settings(run: Parser) -> None:
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
+
+
+def _add_ui(parser: Parser) -> None:
+    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
 
 
 def _add_output(parser: Parser) -> None:
@@ -258,7 +266,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from .study import carry_out
 
     talk = Console(stderr=True)
-    with Watching(study, talk, arguments.verbose) as watching:
+    with Watching(study, talk, arguments.verbose) as watching, _live_page(out, arguments.ui, talk):
         try:
             arms = carry_out(study, out, watching.row, watching.began)
         except KeyboardInterrupt:
@@ -319,6 +327,22 @@ def terminal() -> Any:
 
     console = Console()
     return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
+
+
+@contextmanager
+def _live_page(out: Path, wanted: bool, talk: Any) -> Iterator[None]:
+    """Serve the report of what is being run, while it runs."""
+    if not wanted:
+        yield
+        return
+    from .report.ui import Ui
+
+    with Ui([out], replays=False) as ui:
+        talk.print(f"Watch it at {ui.url}", soft_wrap=True, highlight=False)
+        try:
+            yield
+        finally:
+            ui.linger()
 
 
 def _list(arguments: argparse.Namespace) -> int:

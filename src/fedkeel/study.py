@@ -240,4 +240,6 @@ def one_run(
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
             callbacks=callbacks, started=began, diagnose=study.diagnose, eval_samples=study.eval_samples,
         )  # fmt: skip
+    if run.status == "stopped":  # by whoever watches: the runs after it are not wanted either
+        raise KeyboardInterrupt
     return run.history, run.status

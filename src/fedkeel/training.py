@@ -219,6 +219,17 @@ class Log:
             files.write_json(self.folder / "config.json", self.config)
             files.write_json(self.folder / "environment.json", files.environment())
             files.atomically(self.folder / "history.jsonl", history.write)
+            self.asked_to_stop()  # that was meant for an earlier stretch of the run
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody left a file `stop` here; it is taken away."""
+        if self.folder is None:
+            return False
+        try:
+            (self.folder / files.STOP).unlink()
+        except OSError:
+            return False
+        return True
 
     def add(self, row: Row, state: State) -> None:
         if self.folder is not None:
@@ -255,7 +266,7 @@ def _play(
         history.append({name: known[name] for name in rows.COLUMNS} | known)
         log.add(history[-1], state)
         answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
-        return any(answers)
+        return log.asked_to_stop() or any(answers)
 
     status, stop, ended = "done", False, "failed"
     with finishing_the_round(log.folder is not None) as interrupted:
@@ -347,11 +358,11 @@ def resume(
     """
     path = Path(folder)
     config = _config(path)
-    task = task or _task(config)
+    task = task or task_of(config)
     if status_of(path, config) != "stopped":
         return load(path, task)
     algorithm = algorithm or _algorithm(config)
-    world = world or _world(config)
+    world = world or world_of(config)
     dtype, device = DTYPES[config["dtype"]], config["device"]
     tested = task.tested_on(config.get("eval_samples"))
     job = prepare(tested, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
@@ -372,7 +383,7 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     path = Path(folder)
     config = _config(path)
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
-    task = task or _task(config)
+    task = task or task_of(config)
     dtype = DTYPES[config["dtype"]]
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
@@ -401,7 +412,8 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _task(config: dict[str, Any]) -> Task:
+def task_of(config: dict[str, Any]) -> Task:
+    """The task that a run's configuration names."""
     from . import tasks
 
     if not config["rerunnable"] and "task" in config.get("why_not", ""):
@@ -415,7 +427,8 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
     return recipes.rebuild(config["parameters"], config["algorithm"])
 
 
-def _world(config: dict[str, Any]) -> World:
+def world_of(config: dict[str, Any]) -> World:
+    """The world that a run's configuration describes."""
     known = config["world"]
     if known["budget"] is None:
         raise InputError("This run's budget was a Python function; give world=.")
