@@ -1,12 +1,13 @@
 # make demo    set up .venv and compare algorithms on a task made on the spot
 # make test    set up .venv and run what CI runs: lint, types, tests, doctests
+# make bench   set up .venv, install other frameworks beside it, and measure: docs/speed.md
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types clean
+.PHONY: demo test bench lint types clean
 
 demo: $(STAMP)
 	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
@@ -14,6 +15,9 @@ demo: $(STAMP)
 
 test: lint types $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "not study"
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,4 +33,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benchmarks/.venvs benchmarks/.data runs .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,35 @@ def play() -> Callable[..., tuple[fk.Run, Trace]]:
         return played, trace
 
     return run
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """A headless Chromium that has seen nothing yet."""
+    yield chromium
+    chromium.get("about:blank")  # a live page would go on asking
+    chromium.get_log("browser")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Headless Chromium; tests that need it are skipped where there is none."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    binary = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := which(name))), None)
+    driver = which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("there is no chromium with its chromedriver on the PATH")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1200,1000",
+    ):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield started
+    started.quit()

@@ -250,10 +250,9 @@ def test_axes_between_batch_and_features_stay_the_samples_own(bias):
 def test_a_forward_that_is_right_only_while_clients_agree_runs_serially(monkeypatch):
     from fedkeel.engine import client_axis
 
-    def first_clients_model(module):
-        return lambda vectors, x: torch.func.functional_call(
-            module, {"weight": vectors[0, :6].view(2, 3), "bias": vectors[0, 6:]}, (x,)
-        ) + 0 * vectors.sum()  # fmt: skip
+    class FirstClientsModel(client_axis.Chain):
+        def forward(self, vectors, x):
+            return super().forward(vectors[:1].expand_as(vectors), x)
 
-    monkeypatch.setattr(client_axis, "chain", first_clients_model)
+    monkeypatch.setattr(client_axis, "Chain", FirstClientsModel)
     assert chosen(lambda: nn.Linear(3, 2), "batched")[0] == "serial"

@@ -328,7 +328,7 @@ def test_a_named_task_with_another_part_cannot_be_repeated_by_its_name(part):
 def test_a_run_directory_holds_the_contracts_files_and_keys(tmp_path):
     run = play("fedprox+gel", checkpoint=tmp_path)
     assert {f.name for f in tmp_path.iterdir()} == {
-        "config.json", "history.jsonl", "model.safetensors", "environment.json",
+        "config.json", "history.jsonl", "history.csv", "model.safetensors", "environment.json",
     }  # fmt: skip
     config = json.loads((tmp_path / "config.json").read_text())
     assert config == run.config

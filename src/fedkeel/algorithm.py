@@ -258,6 +258,7 @@ class Rule:
     update(delta, server, at)   changes the aggregated update (one rule at most)
     eval_params(x, server)      the models to evaluate by name, "" the main one (one rule at most)
     report(server, up, at)      columns for the history
+    remembered(at)              for a diagnosis: the momentum clients start the round with, as a gradient of any length
 
     `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
 
@@ -329,6 +330,9 @@ class Rule:
 
     def report(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, float]:
         return {}
+
+    def remembered(self, at: At) -> Tensor | None:
+        return None
 
     def shadow(self, s: Tensor) -> Tensor | None:
         bends = any(map(self.defines, ("loss", "gradient", "after_step")))

@@ -6,6 +6,7 @@
     history.csv           the same as a table, when the run has ended or stopped
     model.safetensors     the model under its state_dict names, buffers included
     checkpoint/           the state between rounds, while rounds remain
+    stop                  somebody asks the run to stop after its round (the live page does); it is removed then
 
 No pickle: tensors are safetensors, the rest is JSON. Files appear whole (written beside, then renamed).
 """
@@ -35,7 +36,7 @@ from .memory import Memories
 from .version import __version__
 
 BLOCK = 2**22  # numbers written or read at a time
-STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
+STATE, MODEL, STOP = Path("checkpoint", "state.safetensors"), Path("model.safetensors"), Path("stop")
 
 
 def atomically(file: Path, write: Callable[[Path], None]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import FedkeelError, InputError, StabilityWarning
+from .errors import EngineWarning, FedkeelError, InputError, StabilityWarning
 
 if TYPE_CHECKING:
     from .study import Study
@@ -28,7 +28,10 @@ An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedp
 
 
 # The flags of `run` that say what is run; None where the user did not give one.
-PLAIN = ("rounds", "batch_size", "lr", "target", "eval_every", "engine", "dtype", "checkpoint_every")
+PLAIN = (
+    "rounds", "batch_size", "lr", "target", "eval_every", "eval_samples", "engine", "compile", "device", "dtype",
+    "checkpoint_every", "diagnose",
+)  # fmt: skip
 SETTINGS = (*PLAIN, "cohort", "sampler", "budget", "expected_steps", "seed", "seeds")
 
 
@@ -65,7 +68,7 @@ def _telling_warnings() -> Iterator[None]:
     told: set[str] = set()
 
     def tell(message: Warning | str, *where: Any, **place: Any) -> None:
-        if not isinstance(message, StabilityWarning):
+        if not isinstance(message, StabilityWarning | EngineWarning):
             as_ever(message, *where, **place)
         elif str(message) not in told:
             told.add(str(message))
@@ -73,7 +76,8 @@ def _telling_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         as_ever = warnings.showwarning
-        warnings.simplefilter("always", StabilityWarning)
+        for own in (StabilityWarning, EngineWarning):
+            warnings.simplefilter("always", own)
         warnings.showwarning = tell
         yield
 
@@ -85,6 +89,7 @@ def _fail(error: object, code: int) -> int:
 
 def _parser() -> Parser:
     from .data import command as data
+    from .report import command as report
     from .reproduce import command as reproduce
     from .sweep import command as sweep
     from .version import __version__
@@ -95,6 +100,7 @@ def _parser() -> Parser:
     _add_run(commands)
     resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
+    _add_ui(resume)
     _add_output(resume)
     resume.set_defaults(do=_resume)
     compare = commands.add_parser("compare", help="the tables of comparisons that are done, and ranks across tasks")
@@ -109,6 +115,7 @@ def _parser() -> Parser:
     )
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=_explain)
+    report.add_commands(commands)
     sweep.add_commands(commands)
     reproduce.add_commands(commands)
     data.add_commands(commands)
@@ -129,6 +136,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
     )
+    _add_ui(run)
     add_settings(run)
     run.set_defaults(do=_run)
 
@@ -146,12 +154,23 @@ def add_settings(run: Parser) -> None:
     run.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
     run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
     run.add_argument("--eval-every", type=int, metavar="K", help="evaluate every K rounds, default 1")
-    run.add_argument("--engine", metavar="MODE", help="auto (default), serial or batched")
+    run.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on a fixed draw of N test samples")
+    run.add_argument("--engine", metavar="MODE", help="auto (default), serial, batched, or probe: try both, keep one")
+    run.add_argument("--compile", action="store_true", default=None, help="compile batched gradients; takes seconds")
+    run.add_argument("--device", help="cpu (default), cuda or mps")
     run.add_argument("--dtype", help="float32 (default) or float64")
     run.add_argument("--checkpoint-every", type=int, metavar="K", help="save what resume needs, default 10")
+    run.add_argument(
+        "--diagnose", type=int, nargs="?", const=10, metavar="K",
+        help="measure drift, dissimilarity, momentum every K rounds (10); costs gradients, changes no result",
+    )  # fmt: skip
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
+
+
+def _add_ui(parser: Parser) -> None:
+    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
 
 
 def _add_output(parser: Parser) -> None:
@@ -243,12 +262,13 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from .compare import summary
+    from .report.diagnosis import diagnosis
     from .report.progress import Watching
     from .report.terminal import draw, table
     from .study import carry_out
 
     talk = Console(stderr=True)
-    with Watching(study, talk, arguments.verbose) as watching:
+    with Watching(study, talk, arguments.verbose) as watching, _live_page(out, arguments.ui, talk):
         try:
             arms = carry_out(study, out, watching.row, watching.began)
         except KeyboardInterrupt:
@@ -269,6 +289,7 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
         console = terminal()
         draw({arm.name: arm.histories for arm in arms}, target, console)
         table(arms, target, study.rounds, console)
+        diagnosis({arm.name: arm.histories for arm in arms}, console)
         console.print(
             f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}", style="dim", soft_wrap=True
         )
@@ -308,6 +329,22 @@ def terminal() -> Any:
 
     console = Console()
     return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
+
+
+@contextmanager
+def _live_page(out: Path, wanted: bool, talk: Any) -> Iterator[None]:
+    """Serve the report of what is being run, while it runs."""
+    if not wanted:
+        yield
+        return
+    from .report.ui import Ui
+
+    with Ui([out], replays=False) as ui:
+        talk.print(f"Watch it at {ui.url}", soft_wrap=True, highlight=False)
+        try:
+            yield
+        finally:
+            ui.linger()
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import draws
 from .history import History, Row
+from .report.diagnosis import means
 
 # The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -343,4 +344,5 @@ def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "difference_mean": None if apart is None else statistics.mean(apart),
         "difference_95": None if apart is None else interval(apart),
         "cost_to_baseline_quality": cost_to_quality(arm, base, n),
+        **({"diagnosis": why} if (why := means(arm.histories)) else {}),
     }

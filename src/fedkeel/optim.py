@@ -90,6 +90,10 @@ class Optimizer:
             for k, v in moved.items():
                 state[k].copy_(torch.where(more, v, state[k]))
 
+    def remembered(self, state: State) -> Tensor | None:
+        """For a diagnosis: the momentum in this state, as a gradient of any length; None without one."""
+        return None
+
     def box(self, server: bool) -> list[str]:
         """The update as a paper prints it: on clients from `g`, on the server from `Delta`."""
         return []
@@ -158,6 +162,9 @@ class SGD(Optimizer):
         else:
             y.add_(v)
 
+    def remembered(self, state: State) -> Tensor | None:
+        return -state["v"] if self.momentum else None
+
     def box(self, server: bool) -> list[str]:
         x, move, b = ("x", "+ server_lr Delta", "beta") if server else ("y", "- lr g", "a")
         if not self.momentum:
@@ -221,6 +228,9 @@ class Adaptive(Optimizer):
         assert self.v_init is not None
         count = y.new_zeros((*y.shape[:-1], 1))
         return {"m": torch.zeros_like(y), "v": torch.full_like(y, self.v_init), "j": count}
+
+    def remembered(self, state: State) -> Tensor | None:
+        return state["m"] if self.beta1 else None
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         """Update `v` in place with the squared gradient."""

@@ -1,7 +1,7 @@
 """One round of federated learning, from top to bottom.
 
-    the server plans, picks a cohort, and asks what each may spend      one_round, make_plan
-    it sends the model, and what rules broadcast                        broadcast
+    the server plans, picks a cohort, and asks what each may spend      invite, make_plan
+    it sends the model, and what rules broadcast                        gather, broadcast
     clients train on their own data, in lockstep or one by one          visit, local_update
     what they report arrives as weighted sums                           client.report
     the server steps; only then do clients' memories change             server_step
@@ -32,22 +32,8 @@ from .world import Ask, Ints
 @torch.no_grad()
 def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, Any]]:
     """Play round `state.round + 1`: the new state, and its history row."""
-    algorithm, data, t = job.algorithm, job.task.data, state.round + 1
-    plan = make_plan(job, state, t)
-    cohort = job.world.who(t, len(data), job.seed, data.sizes)
-    ask = Ask(job.seed, t, cohort, data.sizes(cohort), plan.batch_size)
-    steps = job.world.steps(ask, plan.steps(ask.samples) if plan.steps else None)
-    cohort, steps = cohort[steps > 0], steps[steps > 0]
-
-    message, at = broadcast(job, state, t, len(cohort), plan)
-    total = Part()
-    wire.count_download(total, message.at["sent_all"], state.x, state.buffers, len(cohort))
-    if algorithm.hooks("survey"):  # a first exchange in the same round
-        surveyed = engine.reduce(survey, message, cohort, steps, state.memories)
-        at.surveyed_all = message.at["surveyed_all"] = surveyed.means(algorithm)
-        wire.count_second_download(total, surveyed, message.at["surveyed_all"], len(cohort))
-    total.add(engine.reduce(visit, message, cohort, steps, state.memories))
-
+    algorithm = job.algorithm
+    total, at, plan = gather(job, state, engine, visit)
     new = server_step(job, state, total, at)
     row: dict[str, Any] = {"train_loss": total.mean_loss(), **new.totals}
     row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
@@ -57,6 +43,32 @@ def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, 
     for rule in algorithm.hooks("report") if total.clients else ():
         row |= rule.report(new.rules[rule.slot], total.reports(algorithm).of(rule), at.of(rule))
     return new, row
+
+
+def invite(job: Job, state: State) -> tuple[Plan, Ints, Ints]:
+    """What the next round asks for, who takes part, and the steps each of them does."""
+    data, t = job.task.data, state.round + 1
+    plan = make_plan(job, state, t)
+    cohort = job.world.who(t, len(data), job.seed, data.sizes)
+    ask = Ask(job.seed, t, cohort, data.sizes(cohort), plan.batch_size)
+    steps = job.world.steps(ask, plan.steps(ask.samples) if plan.steps else None)
+    return plan, cohort[steps > 0], steps[steps > 0]
+
+
+@torch.no_grad()
+def gather(job: Job, state: State, engine: Engine, do: Callable[..., Part]) -> tuple[Part, At, Plan]:
+    """What the cohort of the next round reports when its clients do this: `visit`, or what a diagnosis watches."""
+    algorithm = job.algorithm
+    plan, cohort, steps = invite(job, state)
+    message, at = broadcast(job, state, state.round + 1, len(cohort), plan)
+    total = Part()
+    wire.count_download(total, message.at["sent_all"], state.x, state.buffers, len(cohort))
+    if algorithm.hooks("survey"):  # a first exchange in the same round
+        surveyed = engine.reduce(survey, message, cohort, steps, state.memories)
+        at.surveyed_all = message.at["surveyed_all"] = surveyed.means(algorithm)
+        wire.count_second_download(total, surveyed, message.at["surveyed_all"], len(cohort))
+    total.add(engine.reduce(do, message, cohort, steps, state.memories))
+    return total, at, plan
 
 
 def make_plan(job: Job, state: State, t: int) -> Plan:

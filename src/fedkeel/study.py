@@ -13,13 +13,14 @@ from . import history as rows
 from . import recipes, tasks, trackers, training
 from .algorithm import Algorithm
 from .compare import Arm, summary
-from .engine.local import Local
+from .engine.local import Local, one_thread
 from .errors import InputError, check, is_count, is_number
 from .history import History, Row
 from .task import Task
 from .version import __version__
 from .world import World, parse_budget
 
+LATER = {"device": "cpu", "compile": False, "eval_samples": None}  # plain settings an older file may not have
 SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
 
 
@@ -44,6 +45,11 @@ class Study:
     eval_every: int = 1
     checkpoint_every: int = 10
     dtype: str = "float32"
+    device: str = "cpu"
+    compile: bool = False
+    eval_samples: int | None = None
+    diagnose: int | None = None
+    why: str | None = None  # what a probe measured
     track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
@@ -62,6 +68,10 @@ class Study:
         check(self.lr is None or (is_number(self.lr) and self.lr > 0), "run", "lr", "> 0", self.lr)
         check(self.target is None or is_number(self.target), "run", "target", "a number", self.target)
         check(is_count(self.checkpoint_every), "run", "checkpoint-every", "an integer >= 1", self.checkpoint_every)
+        check(self.diagnose is None or is_count(self.diagnose), "run", "diagnose", "an integer >= 1", self.diagnose)
+        good = self.eval_samples is None or is_count(self.eval_samples)
+        check(good, "run", "eval-samples", "an integer >= 1", self.eval_samples)
+        check(training.is_here(self.device), "run", "device", "one that torch finds here, such as 'cpu'", self.device)
         check(self.dtype in training.DTYPES, "run", "dtype", " or ".join(training.DTYPES), self.dtype)
 
     @property
@@ -91,13 +101,27 @@ class Study:
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
-        Local(self.engine, chunk=self.chunk)
+        self.local()
         for text in self.track:
             trackers.tracker(text)
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
+
+    def local(self, workers: int | None = None) -> Local:
+        """Where its clients run."""
+        return Local(self.engine, workers, self.chunk, self.compile, self.why)
+
+    def probed(self, task: Task) -> Study:
+        """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
+        if self.engine != "probe":
+            return self
+        dtype = training.DTYPES[self.dtype]
+        with one_thread():
+            task = task.cast(dtype, self.device)
+            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], dtype, self.device))
+        return replace(self, engine=mode, why=why)
 
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
@@ -115,6 +139,8 @@ class Study:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "dtype": self.dtype,
+            **{name: getattr(self, name) for name in LATER},
+            "diagnose": self.diagnose,
         }
 
     @classmethod
@@ -127,6 +153,8 @@ class Study:
                 "task": config["task"],
                 "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
                 **{k: config[k] for k in SHARED},
+                **{k: config.get(k, usual) for k, usual in LATER.items()},
+                "diagnose": config.get("diagnose"),
             }
             if "algorithms" in config:
                 rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
@@ -157,6 +185,7 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
     """Run, resume or just read every run of the study; runs that are done are not run again."""
     task = study.made_task()
     study.check(task)
+    study = study.probed(task)
     if not study.single:
         files.write_json(out / "config.json", study.config())
     arms = {text: Arm(text, task.target) for text in study.algorithms}
@@ -207,8 +236,10 @@ def one_run(
     else:
         run = training.train(
             task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], engine=Local(study.engine, workers, study.chunk),
+            dtype=training.DTYPES[study.dtype], device=study.device, engine=study.local(workers),
             eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
-            callbacks=callbacks, started=began,
+            callbacks=callbacks, started=began, diagnose=study.diagnose, eval_samples=study.eval_samples,
         )  # fmt: skip
+    if run.status == "stopped":  # by whoever watches: the runs after it are not wanted either
+        raise KeyboardInterrupt
     return run.history, run.status

@@ -87,8 +87,15 @@ class Task:
 
     def cast(self, dtype: torch.dtype, device: str) -> Task:
         """The same task with its data in `dtype` on `device`."""
-        same = replace(self, data=self.data.cast(dtype, device))
-        object.__setattr__(same, "spec", self.spec)  # the name says nothing of the type
+        return self._with(self.data.cast(dtype, device))
+
+    def tested_on(self, samples: int | None) -> Task:
+        """The same task, evaluated on a fixed draw of the test samples; None keeps them all."""
+        return self if samples is None else self._with(self.data.tested_on(samples))
+
+    def _with(self, data: FederatedData) -> Task:
+        same = replace(self, data=data)
+        object.__setattr__(same, "spec", self.spec)  # the name says nothing of types, devices and test samples
         return same
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checkpoint as files
+from . import diagnose as diagnosis
 from . import history as rows
 from . import recipes
 from .algorithm import Algorithm
@@ -97,13 +98,17 @@ def train(
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
     started: Callable[[dict[str, Any]], None] = lambda config: None,
+    diagnose: int | None = None,
+    eval_samples: int | None = None,
 ) -> Run:
     """Train for `rounds` rounds.
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
     answer stops the run; one that has `begin(config)` or `end(status)` is told these too (see `fk.trackers`).
-    started: called with the resolved configuration before round 1.
+    started: called with the resolved configuration before round 1. diagnose: measure every so many rounds why the
+    method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training. eval_samples:
+    evaluate on a fixed draw of so many test samples.
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
@@ -112,20 +117,24 @@ def train(
     """
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
+    check(eval_samples is None or is_count(eval_samples), "train", "eval_samples", "an integer >= 1", eval_samples)
+    check(diagnose is None or is_count(diagnose), "train", "diagnose", "an integer >= 1", diagnose)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
-    check(_is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
+    check(is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(engine, str):
         engine = Local(engine)
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
-    check(hasattr(engine, "start"), "train", "engine", "'auto', 'serial', 'batched' or a Local", engine)
-    job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
+    check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
+    job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
+    job = job.cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
         workers = engine.start(job.task, model, seed)
         config = configuration(job, workers, dtype, eval_every, every)
+        config |= {"compile": engine.compile, "eval_samples": eval_samples, "diagnose": diagnose}
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
@@ -141,7 +150,8 @@ def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: i
     check(is_count(every), "train", "every", "an integer >= 1", every)
 
 
-def _is_here(device: str) -> bool:
+def is_here(device: str) -> bool:
+    """Whether torch can put a tensor there."""
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, TypeError):  # torch's words for: unknown, not compiled in, not there
@@ -209,6 +219,17 @@ class Log:
             files.write_json(self.folder / "config.json", self.config)
             files.write_json(self.folder / "environment.json", files.environment())
             files.atomically(self.folder / "history.jsonl", history.write)
+            self.asked_to_stop()  # that was meant for an earlier stretch of the run
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody left a file `stop` here; it is taken away."""
+        if self.folder is None:
+            return False
+        try:
+            (self.folder / files.STOP).unlink()
+        except OSError:
+            return False
+        return True
 
     def add(self, row: Row, state: State) -> None:
         if self.folder is not None:
@@ -245,7 +266,7 @@ def _play(
         history.append({name: known[name] for name in rows.COLUMNS} | known)
         log.add(history[-1], state)
         answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
-        return any(answers)
+        return log.asked_to_stop() or any(answers)
 
     status, stop, ended = "done", False, "failed"
     with finishing_the_round(log.folder is not None) as interrupted:
@@ -258,7 +279,9 @@ def _play(
                 if stop or interrupted or state.round == stop_after:
                     status = "stopped"
                     break
+                told = diagnosis.diagnose(job, state, engine) if _due(config, state.round + 1) else {}
                 new, row = one_round(job, state, engine)
+                row |= told
                 if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
                     # keep the last model that was one; nothing of this round could be used
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
@@ -304,6 +327,11 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _due(config: dict[str, Any], t: int) -> bool:
+    every = config.get("diagnose")  # a run directory of an earlier version does not say
+    return every is not None and t % every == 0
+
+
 def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     models = {"": state.x}
     for rule in job.algorithm.hooks("eval_params"):
@@ -330,16 +358,18 @@ def resume(
     """
     path = Path(folder)
     config = _config(path)
-    task = task or _task(config)
+    task = task or task_of(config)
     if status_of(path, config) != "stopped":
         return load(path, task)
     algorithm = algorithm or _algorithm(config)
-    world = world or _world(config)
+    world = world or world_of(config)
     dtype, device = DTYPES[config["dtype"]], config["device"]
-    job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
+    tested = task.tested_on(config.get("eval_samples"))
+    job = prepare(tested, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        engine = Local(config["engine"], workers, config["chunk"]).start(job.task, model, config["seed"])
+        compile, why = config.get("compile", False), config["engine_reason"]
+        engine = Local(config["engine"], workers, config["chunk"], compile, why).start(job.task, model, config["seed"])
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
@@ -353,7 +383,7 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     path = Path(folder)
     config = _config(path)
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
-    task = task or _task(config)
+    task = task or task_of(config)
     dtype = DTYPES[config["dtype"]]
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
@@ -382,7 +412,8 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _task(config: dict[str, Any]) -> Task:
+def task_of(config: dict[str, Any]) -> Task:
+    """The task that a run's configuration names."""
     from . import tasks
 
     if not config["rerunnable"] and "task" in config.get("why_not", ""):
@@ -396,7 +427,8 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
     return recipes.rebuild(config["parameters"], config["algorithm"])
 
 
-def _world(config: dict[str, Any]) -> World:
+def world_of(config: dict[str, Any]) -> World:
+    """The world that a run's configuration describes."""
     known = config["world"]
     if known["budget"] is None:
         raise InputError("This run's budget was a Python function; give world=.")

@@ -103,16 +103,38 @@ def lengths(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, 
     >>> lengths(fk.SGD(0.1, momentum=0.9), [fk.Guess()], torch.tensor([[2.0]]), 0.1, expected=9).item()
     11.82112301
     """
+    return _respond(client, rules, steps, lr, expected, torch.ones(int(steps.max()), 1))
+
+
+def coefficients(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, expected: int | None) -> Tensor:
+    """a_ik, the weight of client i's gradient of step k in its update, `[clients, longest]`; 0 after its last step.
+
+        Delta_i = -lr sum_k a_ik g_ik;      with momentum a and q guesses a_ik = (1 - a^(q + J_i - k)) / (1 - a)
+
+    The second line is GEL's lemma 1; here each a_ik is the answer to a gradient of 1 in step k alone, which also
+    covers a proximal term and Nesterov's momentum.
+
+    >>> import fedkeel as fk
+    >>> coefficients(fk.SGD(0.1, momentum=0.5), [], torch.tensor([[3.0]]), 0.5, None).tolist()
+    [[1.75, 1.5, 1.0]]
+    """
+    return _respond(client, rules, steps, lr, expected, torch.eye(int(steps.max())))
+
+
+def _respond(
+    client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, expected: int | None, gradients: Tensor
+) -> Tensor:
+    """How far the clients go along -lr when their gradient in step k is `gradients[k]`, `[clients, width]`."""
     from .algorithm import At, Rows  # imported here because an algorithm is made of weights
 
     steps = steps.double()
-    s = torch.zeros_like(steps)
+    s = steps.new_zeros(len(steps), gradients.shape[1])
     client = replace(client, clip=None)
     at = At(x=s[0], x0=s[0], optimizer=client, expected_steps=expected)
     at.scalars, at.state = Rows({"lr": torch.full_like(s, lr), "steps": steps}), Rows(client.init(s))
     at.g = torch.zeros_like(s)
     for k in range(int(steps.max())):
-        unit = torch.ones_like(s)
+        unit = gradients[k].to(s).repeat(len(s), 1)
         for rule in rules:
             pull = rule.shadow(s)
             assert pull is not None

@@ -53,7 +53,7 @@ class UniformSteps:
         return range(self.low, self.high + 1)
 
     def steps(self, ask: Ask) -> Ints:
-        draw = (draws.generator(ask.seed, "budget", ask.round, int(c)) for c in ask.clients)
+        draw = draws.generators(ask.seed, "budget", ask.round, ask.clients)
         return np.array([g.integers(self.low, self.high + 1) for g in draw], dtype=np.int64)
 
     def __str__(self) -> str:

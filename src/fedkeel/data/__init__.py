@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from .. import draws
 from ..errors import InputError, unknown
 from . import convert
 
@@ -194,6 +195,15 @@ class FederatedData:
         same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # what was checked may overflow now
             same._validate()
+        return same
+
+    def tested_on(self, samples: int) -> FederatedData:
+        """The same data with a fixed draw of so many test samples, the same for every seed and algorithm."""
+        same = copy.copy(self)
+        if self.test is not None and samples < len(self.test[0]):
+            drawn = np.sort(draws.generator(0, "eval-samples").permutation(len(self.test[0]))[:samples])
+            index = torch.from_numpy(drawn)
+            same.test = self.test[0][index], self.test[1][index]
         return same
 
     def _validate(self) -> None:

@@ -14,6 +14,8 @@ from ..world import Ints
 from . import FederatedData
 from .augment import Augment
 
+AHEAD = 2**20  # input numbers that are gathered for all steps at once
+
 
 @dataclass
 class Batch:
@@ -55,12 +57,19 @@ class Batches:
         # Places beyond a client's own batch are padded with its first sample, which counts nothing.
         width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
-        for row, (client, size, count, own) in enumerate(zip(clients, sizes, steps, self.widths, strict=True)):
-            generator = draws.generator(seed, "batch", round, int(client))
-            passes = -(-int(count * own) // int(size))
-            walk = np.concatenate([generator.permutation(int(size)) for _ in range(passes)])[: count * own]
-            index[row, :count, :own] += walk.reshape(int(count), int(own))
-        self.index = torch.from_numpy(index).to(data.x.device)
+        drawn = draws.generators(seed, "batch", round, clients)
+        todo = zip(drawn, index, sizes.tolist(), steps.tolist(), self.widths.tolist(), strict=True)
+        for generator, row, size, count, own in todo:
+            passes = -(-count * own // size)
+            walk = generator.permutation(size)
+            if passes > 1:
+                walk = np.concatenate([walk, *(generator.permutation(size) for _ in range(passes - 1))])
+            row[:count, :own] += walk[: count * own].reshape(count, own)
+        # by steps, then clients: what a step needs lies together
+        self.index = torch.from_numpy(np.ascontiguousarray(index.swapaxes(0, 1))).to(data.x.device)
+        # Small batches of all steps are gathered at once: a gather costs more to start than to do.
+        ahead = augment is None and index.size * data.x[0].numel() <= AHEAD
+        self.gathered = (data.x[self.index], data.y[self.index]) if ahead else None
         self.share: Tensor | None = None
         if (self.widths != width).any():
             real = np.arange(width) < self.widths[:, None]
@@ -73,13 +82,17 @@ class Batches:
 
     def at(self, k: int, active: int) -> Batch:
         """The batches of step k for the clients still in view."""
-        index, share = self.index[:active, k], None if self.share is None else self.share[:active]
-        x = self.data.x[index]
+        share = None if self.share is None else self.share[:active]
+        if self.gathered is not None:
+            x, y = self.gathered[0][k, :active], self.gathered[1][k, :active]
+        else:
+            index = self.index[k, :active]
+            x, y = self.data.x[index], self.data.y[index]
         if self.augment is not None:
             x = self.augment(
                 x, [draws.generator(self.seed, "augment", self.round, int(c), k) for c in self.clients[:active]]
             )
-        self.current = Batch(x, self.data.y[index], share, k)
+        self.current = Batch(x, y, share, k)
         return self.current
 
 

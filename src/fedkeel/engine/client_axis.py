@@ -1,4 +1,8 @@
-"""Layers along the client axis: `[clients, batch, ...]` in and out, parameters `[clients, ...]`."""
+"""Layers along the client axis: `[clients, batch, ...]` in and out, parameters `[clients, ...]`.
+
+For a chain of linear and elementwise layers the derivative is written out. On models this small, recording a graph and
+walking back through it costs more than the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +11,91 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-# Elementwise layers do not see how many axes stand in front.
-ELEMENTWISE = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid,
-    nn.Softplus, nn.Hardtanh,
-)  # fmt: skip
+from ..task import Loss, cross_entropy
+
+aten = torch.ops.aten
+
+# What arrives behind an elementwise layer, made from what arrives before it (d) and the layer's output.
+DERIVATIVE: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Identity: lambda d, output: d,
+    nn.ReLU: lambda d, output: aten.threshold_backward(d, output, 0),
+    nn.Tanh: lambda d, output: aten.tanh_backward(d, output),
+    nn.Sigmoid: lambda d, output: aten.sigmoid_backward(d, output),
+}
+SMALL = 4096  # weights of a layer up to which a compiler does better with sums of products than with matrix products
 
 
-def chain(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """`outputs(vectors, x)` for a chain of linear and elementwise layers; None for any other module.
+class Chain:
+    """A chain of layers for many clients at once: `forward` keeps what `backward` needs.
 
-    >>> outputs = chain(nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
-    >>> outputs(torch.zeros(4, 8), torch.ones(4, 5, 3)).shape
-    torch.Size([4, 5, 2])
+    >>> chain = Chain(nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
+    >>> output, kept = chain.forward(torch.zeros(4, 8), torch.ones(4, 5, 3))
+    >>> output.shape, chain.backward(kept, torch.ones_like(output)).shape
+    (torch.Size([4, 5, 2]), torch.Size([4, 8]))
     """
-    layers = list(_layers(module))
-    if not all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in layers):
-        return None
-    if any(not parameter.requires_grad for parameter in module.parameters()):
-        return None
-    if len({id(layer) for layer in layers if isinstance(layer, nn.Linear)}) < sum(type(m) is nn.Linear for m in layers):
-        return None  # a layer used twice has its parameters in the vector once
-    sizes = [parameter.numel() for parameter in module.parameters()]
 
-    def outputs(vectors: Tensor, x: Tensor) -> Tensor:
-        parts = iter(torch.split(vectors, sizes, -1))
-        for layer in layers:
+    def __init__(self, module: nn.Module, inline: bool = False) -> None:
+        self.layers = list(_layers(module))
+        self.sizes = [parameter.numel() for parameter in module.parameters()]
+        self.inline = inline  # write small products out, for a compiler
+
+    def forward(self, vectors: Tensor, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The outputs; and of each layer its input, with the weights (linear) or the output (others)."""
+        parts, kept = iter(vectors.split_with_sizes(self.sizes, -1)), []
+        for layer in self.layers:
+            before = x
             if isinstance(layer, nn.Linear):
-                weight = next(parts).view(-1, layer.out_features, layer.in_features).mT
+                weight = next(parts).view(-1, layer.out_features, layer.in_features)
                 rows = x.flatten(1, -2)
-                rows = rows @ weight if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, weight)
+                if self._small(weight):
+                    rows = (rows[:, :, None] * weight[:, None]).sum(-1)
+                    rows = rows if layer.bias is None else rows + next(parts)[:, None]
+                else:
+                    across = weight.mT
+                    rows = rows @ across if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, across)
                 x = rows.view(*x.shape[:-1], layer.out_features)
             elif isinstance(layer, nn.Flatten):
                 first, last = (axis + 1 if axis >= 0 else axis for axis in (layer.start_dim, layer.end_dim))
                 x = x.flatten(first, last)
             else:
                 x = layer(x)
-        return x
+            kept.append((before, weight if isinstance(layer, nn.Linear) else x))
+        return x, kept
 
-    return outputs
+    def backward(self, kept: list[tuple[Tensor, Tensor]], d: Tensor) -> Tensor:
+        """The gradients `[clients, params]`, from d: what the losses change by with the outputs."""
+        found: list[Tensor] = []
+        for layer, (x, other) in zip(reversed(self.layers), reversed(kept), strict=True):
+            if isinstance(layer, nn.Linear):
+                rows, d = x.flatten(1, -2), d.flatten(1, -2)
+                if layer.bias is not None:
+                    found.append(d.sum(1))
+                products = (d[..., None] * rows[:, :, None]).sum(1) if self._small(other) else d.mT @ rows
+                found.append(products.flatten(1))
+                if len(found) == len(self.sizes):
+                    break  # nobody asks for the derivative by the data
+                d = (d @ other).view(x.shape)
+            elif isinstance(layer, nn.Flatten):
+                d = d.view(x.shape)
+            else:
+                d = DERIVATIVE[type(layer)](d, other)
+        return torch.cat(found[::-1], 1)
+
+    def _small(self, weight: Tensor) -> bool:
+        return self.inline and weight[0].numel() <= SMALL
+
+
+def chain(module: nn.Module, inline: bool = False) -> Chain | None:
+    """The module as a chain; None for a module that is none."""
+    layers = list(_layers(module))
+    if not all(type(layer) in (nn.Linear, nn.Flatten, *DERIVATIVE) for layer in layers):
+        return None
+    if any(not parameter.requires_grad for parameter in module.parameters()):
+        return None
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    if not linear or len({id(layer) for layer in linear}) < len(linear):
+        return None  # a layer used twice has its parameters in the vector once
+    return Chain(module, inline)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -54,3 +104,31 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
     else:
         yield module
+
+
+def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """`(losses, d)` of outputs `[clients, batch, ...]`: each sample's loss, and its derivative by the outputs."""
+
+    def by_autograd(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = output.detach().requires_grad_()
+            # A loss gives one value per sample, so the samples of all clients can stand in one batch.
+            losses = loss(leaf.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+            (d,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), d
+
+    def of_cross_entropy(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if output.ndim != 3 or y.ndim != 2 or y.is_floating_point():
+            return by_autograd(output, y)
+        label = y[..., None]
+        logs = torch.log_softmax(output, -1)
+        return -logs.gather(2, label)[..., 0], logs.exp() - torch.zeros_like(logs).scatter(2, label, 1.0)
+
+    return of_cross_entropy if is_cross_entropy(loss) else by_autograd
+
+
+def is_cross_entropy(loss: Loss) -> bool:
+    """Whether a loss is known to be plain cross-entropy: ours, or torch's own class without extras."""
+    if type(loss) is nn.CrossEntropyLoss:
+        return loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "none"
+    return loss is cross_entropy

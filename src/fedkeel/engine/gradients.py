@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
 
 from ..data.batches import Batch
 from ..flat import FlatModel, halves
@@ -123,11 +123,9 @@ class Serial:
 class Batched:
     """All clients of a group in lockstep along the client axis."""
 
-    def __init__(self, task: Task, model: FlatModel) -> None:
+    def __init__(self, task: Task, model: FlatModel, plain: Plain | None = None) -> None:
         self.task, self.model, self.split = task, model, Split(model)
-        # A chain of plain layers is a few batched matrix products; vmap follows any other module, at a price per step.
-        chain = client_axis.chain(model.module)
-        self.outputs: Callable[[Tensor, Tensor], Tensor] = vmap(self._one) if chain is None else chain
+        self.plain = plain or lockstep(task, model)
         self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
         self.terms: Callable[[Tensor], Tensor | None] | None = None
 
@@ -136,29 +134,73 @@ class Batched:
         self.model.module.train()
         return x.repeat(clients, 1)
 
-    def _one(self, vector: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.model.module, self.model.views(vector), (x,))
-        return output
-
     def represent(self, point: Tensor) -> Tensor:
         """The current batches as other models `[clients, params]` represent them."""
         return self.split.represent(self.both, point, self.batch.x)
 
-    def _losses(self, leaf: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        z, output = (None, self.outputs(leaf, x)) if self.terms is None else self.both(leaf, x)
-        # A loss gives one value per sample, so the samples of all clients can stand in one batch.
-        losses = self.task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
-        added = None if z is None or self.terms is None else self.terms(z)
-        return losses if added is None else losses + added
-
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.batch = batch
+        if self.terms is None:
+            return self.plain(y, batch.x, batch.y, batch.share)
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
-            losses = self._losses(leaf, batch.x, batch.y)
-            loss = losses.mean(1) if batch.share is None else (losses * batch.share).sum(1)
+            z, output = self.both(leaf, batch.x)
+            losses, added = losses_of(self.task, output, batch.y), self.terms(z)
+            loss = mean(losses if added is None else losses + added, batch.share)
             (g,) = torch.autograd.grad(loss.sum(), leaf)
         return g, loss.detach()[:, None]
+
+
+# (models `[clients, params]`, inputs, targets, shares or None) -> (gradients, losses `[clients, 1]`)
+Plain = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def losses_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
+    """Every sample's loss: it needs no other sample, so those of all clients can stand in one batch."""
+    return task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+
+
+def mean(losses: Tensor, share: Tensor | None) -> Tensor:
+    """Every client's mean loss."""
+    return losses.mean(1) if share is None else (losses * share).sum(1)
+
+
+def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
+    """The gradients of many clients at once, with nothing added to the task's loss.
+
+    A chain of plain layers is a few matrix products; vmap follows any other module, at a price per step.
+    """
+    chain, slope = client_axis.chain(model.module, to_compile), client_axis.slope(task.loss)
+
+    def by_hand(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert chain is not None
+        output, kept = chain.forward(y, x)
+        losses, d = slope(output, target)
+        d = d / d.shape[1] if share is None else d * share.view(*share.shape, *[1] * (d.ndim - 2))
+        return chain.backward(kept, d), mean(losses, share)[:, None]
+
+    def one(vector: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(model.module, model.views(vector), (x,))
+        return output
+
+    def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        loss = mean(losses_of(task, vmap(one)(y, x), target), share)
+        return loss.sum(), loss
+
+    def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = y.detach().requires_grad_()
+            summed, loss = total(leaf, x, target, share)
+            (g,) = torch.autograd.grad(summed, leaf)
+        return g, loss.detach()[:, None]
+
+    def traced(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        g, loss = grad(total, has_aux=True)(y, x, target, share)
+        return g, loss[:, None]
+
+    if to_compile:  # a compiler cannot look into autograd; it does not need to where no autograd is
+        return by_hand if chain is not None and client_axis.is_cross_entropy(task.loss) else traced
+    return by_autograd if chain is None else by_hand
 
 
 def no_client_axis(task: Task, model: FlatModel) -> str | None:

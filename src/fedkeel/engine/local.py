@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,26 +21,29 @@ from torch import Tensor
 from .. import draws
 from ..algorithm import Algorithm, At
 from ..data.batches import Batch, Batches, whole
-from ..errors import check, is_count
+from ..errors import EngineWarning, check, is_count
 from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part
 from ..world import Ints
-from .gradients import Batched, Serial, channels_last, choose, moves_global_generator
+from .compiled import translate
+from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
+from .probe import probe
 
 if TYPE_CHECKING:
     from ..memory import Memories
 
 T = TypeVar("T")
+MODES = ("auto", "serial", "batched", "probe")
 BLOCK = 2**20  # input numbers per forward pass of an evaluation
 
 
 class Worker:
     """A replica of the model and the gradient function on it."""
 
-    def __init__(self, task: Task, model: FlatModel, mode: str, seed: int) -> None:
+    def __init__(self, task: Task, model: FlatModel, mode: str, seed: int, plain: Plain | None = None) -> None:
         self.task, self.model, self.seed = task, model, seed
-        self.gradients: Serial | Batched = Serial(task, model) if mode == "serial" else Batched(task, model)
+        self.gradients: Serial | Batched = Serial(task, model) if mode == "serial" else Batched(task, model, plain)
         self.has_buffers = bool(model.buffers())
 
     def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
@@ -132,7 +136,11 @@ class Lent:
 
 @dataclass(frozen=True)
 class Local:
-    """Where clients run: mode "auto", "serial" or "batched"; workers default to the cores; chunk to 1 or 64 clients.
+    """Where clients run.
+
+    mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
+    task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
+    default 1 or 64 clients. compile: translate the batched gradients into machine code first, which takes seconds.
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -141,23 +149,40 @@ class Local:
     mode: str = "auto"
     workers: int | None = None
     chunk: int | None = None
+    compile: bool = False
+    why: str | None = None  # who chose the mode, where it was not the caller
 
     def __post_init__(self) -> None:
-        check(self.mode in ("auto", "serial", "batched"), self, "mode", "'auto', 'serial' or 'batched'", self.mode)
+        check(self.mode in MODES, self, "mode", "'auto', 'serial', 'batched' or 'probe'", self.mode)
+        check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
         for name in ("workers", "chunk"):
             value = getattr(self, name)
             check(value is None or is_count(value), self, name, "an integer >= 1", value)
 
+    def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
+        """(mode, reason)."""
+        if self.mode == "probe":
+            return probe(task, model, self.workers or cores())
+        mode, reason = choose(self.mode, task, model)
+        return mode, self.why if self.why is not None and mode == self.mode else reason
+
     def start(self, task: Task, model: FlatModel, seed: int) -> Engine:
         """Workers for this task; ends with `close`."""
-        mode, reason = choose(self.mode, task, model)
-        workers = self.workers or cores()
+        mode, reason = self.chosen(task, model)
+        plain = None
+        if self.compile and mode == "batched":
+            plain, told = translate(task, model)
+            reason += f"; {told}" if plain else f"; not compiled: {told}"
+        if self.compile and plain is None:
+            why = "clients run one at a time here" if mode == "serial" else told
+            warnings.warn(f"compile=True has no effect: {why}.", EngineWarning, stacklevel=4)
+        workers = self.workers or (cores() if model.flat.device.type == "cpu" else 1)
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
         return Engine(
-            [Worker(task, model.replica(), mode, seed) for _ in range(workers)], mode, reason, chunk, globally
+            [Worker(task, model.replica(), mode, seed, plain) for _ in range(workers)], mode, reason, chunk, globally
         )
 
 

@@ -1,1 +1,7 @@
-"""What a run looks like."""
+"""What a run looks like.
+
+in the terminal       progress, terminal, explain
+as a page             runs (read) -> curves, verdict, replay -> page (page.html, .css, .js)
+while it goes on      ui (the same page, served)
+on the command line   command
+"""

@@ -80,10 +80,11 @@ class Watching:
         score = f"{row['accuracy']:.3f}" if row["accuracy"] is not None else "  -  "
         best = f"best {self.best[key]:.3f}" if key in self.best else ""
         megabytes = (row["bytes_down"] + row["bytes_up"]) / 1e6
-        lost = f"  {row['dropped']} dropped" if row["dropped"] else ""
+        clock = f"  {row['sim_seconds']:.0f} s simulated" if row.get("sim_seconds") is not None else ""
+        lost = "".join(f"  {row[name]} {name}" for name in ("late", "dropped") if row.get(name))
         begin, start = self.began_at[key]
         pace = (row["round"] - start) / (now - begin) if now > begin else 0.0
-        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {megabytes:8.1f} MB{lost}"
+        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {megabytes:8.1f} MB{clock}{lost}"
         self.progress.update(self.lines[key], completed=row["round"], told=told, pace=pace)
 
 

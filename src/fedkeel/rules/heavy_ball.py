@@ -91,6 +91,9 @@ class GHBM(Rule):
         recent = {name: x for name, x in server.items() if _round_of(name) >= at.round - self.tau}
         return {**recent, f"x{at.round - 1}": at.x}
 
+    def remembered(self, at: At) -> Tensor | None:
+        return -at.sent["M"] if at.sent else None
+
     def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
         rate = algorithm.server.lr
         if isinstance(rate, int | float) and rate * self.beta >= 1:
@@ -135,6 +138,9 @@ class LocalGHBM(Rule):
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         return Upload(), {"anchor": at.x.expand_as(y), "last": torch.zeros_like(at.steps) + at.round}
+
+    def remembered(self, at: At) -> Tensor | None:
+        return scaling(self.scale, at) * (at.memory["anchor"] - at.x) if self.beta else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,6 +194,10 @@ class FedHBM(Rule):
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         return Upload(), {"anchor": y.clone(), "last": torch.zeros_like(at.steps) + at.round}
 
+    def remembered(self, at: At) -> Tensor | None:
+        known = 1 - at.first if self.first == "none" else 1.0
+        return known * scaling(self.scale, at) * (at.memory["anchor"] - at.x) if self.beta else None
+
     def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
         s = participation if self.scale == "participation" else 1.0
         k = math.expm1(steps * math.log1p(self.beta * s / steps)) if math.isfinite(steps) else math.expm1(self.beta * s)
@@ -234,6 +244,9 @@ class FedCM(Rule):
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         assert at.delta is not None
         return {"D": -at.delta, "lr": torch.tensor(at.client_lr, dtype=at.x.dtype, device=at.x.device)}
+
+    def remembered(self, at: At) -> Tensor | None:
+        return at.sent.get("D")
 
     def refuse(self, algorithm: Algorithm) -> str | None:
         return _one_rate(algorithm, "FedCM")
@@ -282,6 +295,9 @@ class FedADC(Rule):
 
     def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
         return -self.a * at.client_lr * server["m"]
+
+    def remembered(self, at: At) -> Tensor | None:
+        return at.sent.get("m")
 
     def refuse(self, algorithm: Algorithm) -> str | None:
         return _one_rate(algorithm, "FedADC")

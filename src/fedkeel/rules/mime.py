@@ -84,6 +84,9 @@ class Mime(Rule):
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         return {"m": momentum(self).mix(at.surveyed["c"], server["m"])} if self.beta else server
 
+    def remembered(self, at: At) -> Tensor | None:
+        return at.sent.get("m")
+
 
 @dataclass(frozen=True, repr=False)
 class MimeLite(Rule):
@@ -131,3 +134,6 @@ class MimeLite(Rule):
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         return {"m": momentum(self).mix(up.weighted("c"), server["m"])} if self.beta else server
+
+    def remembered(self, at: At) -> Tensor | None:
+        return at.sent.get("m")

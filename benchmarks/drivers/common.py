@@ -1,0 +1,81 @@
+"""What every driver shares: its arguments, the clock around rounds, and the one line of JSON it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from workloads import WORKLOADS, Data, Workload, load
+
+
+class Clock:
+    """Notes when rounds end, and says when there are enough: `seconds` after the first round, and two at least."""
+
+    def __init__(self, launched: float, seconds: float) -> None:
+        self.launched, self.seconds = launched, seconds
+        self.ends: list[float] = []
+
+    def round_done(self) -> bool:
+        """Call after every round; True means stop."""
+        self.ends.append(time.time())
+        return len(self.ends) >= 2 and self.ends[-1] - self.ends[0] >= self.seconds
+
+    def lengths(self) -> list[float]:
+        """Seconds of every round after the first, which belongs to the start-up."""
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+
+
+Options = dict[str, str]
+Losses = tuple[float, float]  # on the probe, of the global model before and after
+Drive = Callable[[Workload, Data, Clock, Options], Losses]
+
+
+def threads(work: Workload) -> int:
+    """What a framework of one process gets: one thread for the tiny model, which more slow down, else all cores."""
+    return 1 if work.name == "W1" else len(os.sched_getaffinity(0))
+
+
+def main(drive: Drive, packages: Sequence[str], quiet: bool = False) -> None:
+    """Run one driver on one workload and print what came out (unless another process of the same driver does)."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("data", type=Path, help="folder with the workloads' data")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--launched", type=float, default=time.time(), help="when the process was started")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args()
+    work = WORKLOADS[given.workload]
+    clock = Clock(given.launched, given.seconds)
+    options = dict(text.split("=", 1) for text in given.option)
+    before, after = drive(work, load(work, given.data), clock, options)
+    line = json.dumps(report(work, clock, before, after, packages))
+    if not quiet:
+        print(line, flush=True)
+
+
+def report(work: Workload, clock: Clock, before: float, after: float, packages: Sequence[str]) -> dict[str, object]:
+    """The line a driver prints."""
+    if not after < before:
+        raise SystemExit(f"the loss went from {before:.4f} to {after:.4f}: this driver did not train")
+    return {
+        "steps_per_s": work.steps_per_round / statistics.median(clock.lengths()),
+        "rounds": len(clock.ends),
+        "steps": len(clock.ends) * work.steps_per_round,
+        "startup_s": clock.ends[0] - clock.launched,
+        "loss_before": before,
+        "loss_after": after,
+        "versions": {name: _version(name) for name in packages},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from its sources
+        return None

@@ -1,0 +1,42 @@
+"""fedkeel through its public API; rounds are timed from a callback."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from models import AnyModel, model, probe_loss, tensors
+from torch import nn
+from workloads import Data, Workload
+
+import fedkeel as fk
+from drivers.common import Clock, Losses, Options, main
+
+
+def engine(options: Options) -> fk.Local:
+    """The engine of this arm; says so where this fedkeel has no compiled step."""
+    mode = options.get("mode", "auto")
+    if options.get("compile") != "yes":
+        return fk.Local(mode)
+    if "compile" not in {field.name for field in fields(fk.Local)}:
+        raise SystemExit("this fedkeel has no Local(compile=True)")
+    return fk.Local(mode, compile=True)
+
+
+def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:
+    def make() -> nn.Module:
+        return AnyModel() if options.get("model") == "any" else model(work.name)
+
+    task = fk.Task(make, fk.cross_entropy, fk.FederatedData(*tensors(data), data.offsets), batch_size=work.batch)
+    world = fk.World(cohort=work.cohort, budget=fk.FixedSteps(work.steps))
+    algorithm = fk.Algorithm(client=fk.SGD(work.lr, momentum=work.momentum))
+
+    def watch(row: dict[str, float]) -> bool:
+        return row["round"] > 0 and clock.round_done()
+
+    before = probe_loss(make(), data)
+    run = fk.train(task, algorithm, world, rounds=10**6, engine=engine(options), eval_every=10**6, callbacks=[watch])
+    return before, probe_loss(run.model(), data)
+
+
+if __name__ == "__main__":
+    main(drive, ["fedkeel", "torch", "numpy"])

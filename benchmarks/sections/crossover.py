@@ -1,0 +1,51 @@
+"""Serial against batched as models grow, so that the size bound of engine="auto" stands where a measurement puts it."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.models import deltasgd_cnn
+from sections.common import arguments, round_seconds
+
+FEATURES, CLASSES, CLIENTS, HELD, COHORT, STEPS = 60, 10, 100, 100, 20, 10
+WIDTHS = (0, 32, 128, 256, 512, 1024, 4096, 14_000)  # of the hidden layer: from 610 to 1e6 parameters
+BATCHES = (5, 20)
+
+
+def perceptron(width: int) -> nn.Module:
+    if width == 0:
+        return nn.Linear(FEATURES, CLASSES)
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+
+def small_cnn() -> nn.Module:
+    return deltasgd_cnn(dropout=False)
+
+
+def compare(make: object, shape: tuple[int, ...], batch: int, seconds: float) -> dict[str, float]:
+    """Local steps per second of both modes."""
+    x = torch.randn(CLIENTS * HELD, *shape)
+    data = fk.FederatedData(x, torch.arange(len(x)) % CLASSES, list(range(0, len(x) + 1, HELD)))
+    task = fk.Task(make, fk.cross_entropy, data, batch_size=batch)  # type: ignore[arg-type]
+    world = fk.World(cohort=COHORT, budget=fk.FixedSteps(STEPS))
+    done = COHORT * STEPS
+    return {
+        mode: done / round_seconds(task, "fedavgcm:lr=0.001", world, seconds, mode) for mode in ("serial", "batched")
+    }
+
+
+if __name__ == "__main__":
+    given = arguments()
+    rows = []
+    for batch in BATCHES:
+        arms = [("perceptron", lambda w=width: perceptron(w), (FEATURES,)) for width in WIDTHS]
+        for kind, make, shape in [*arms, ("conv net", small_cnn, (1, 28, 28))]:
+            size = sum(p.numel() for p in make().parameters())
+            rows.append(
+                {"model": kind, "parameters": size, "batch": batch, **compare(make, shape, batch, given.seconds / 6)}
+            )
+    print(json.dumps({"rows": rows}))

@@ -1,0 +1,61 @@
+"""What a rule costs per local step: algorithms against FedAvg, taking turns, on the workloads with real networks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+
+from models import model, tensors
+from workloads import WORKLOADS, load, store
+
+import fedkeel as fk
+from sections.common import arguments, round_seconds
+
+# Every arm does the same number of gradient steps; what survey or extra gradients cost is part of a rule's price.
+# GEL's clients have momentum, so it is compared with FedAvg with momentum.
+RULES = (
+    "fedavg",
+    "fedavgcm",
+    "gel",
+    "ghbm",
+    "localghbm",
+    "fedhbm",
+    "scaffold",
+    "feddyn",
+    "fedprox",
+    "mimelite",
+    "deltasgd",
+)
+NAMES = ("W2", "W3", "W4", "W5")
+TURNS = 3
+COHORT, STEPS = 4, 5  # short rounds: enough to see a price per step
+
+
+def costs(name: str, seconds: float, folder: object) -> dict[str, list[float]]:
+    """Seconds per local step, one value per turn, of every rule."""
+    work = WORKLOADS[name]
+    data = load(work, folder)  # type: ignore[arg-type]
+    federated = fk.FederatedData(*tensors(data), data.offsets)
+    task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
+    world = fk.World(cohort=COHORT, budget=fk.FixedSteps(STEPS), expected_steps=STEPS + 5)
+    found: dict[str, list[float]] = {rule: [] for rule in RULES}
+    for _ in range(TURNS):
+        for rule in RULES:
+            length = round_seconds(task, rule, world, seconds / 10)
+            found[rule].append(length / (COHORT * STEPS))
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # rules warn of settings that are unstable in training; nothing is learned here
+    given = arguments()
+    rows = []
+    for name in NAMES:
+        store(WORKLOADS[name], given.data)
+        found = costs(name, given.seconds, given.data)
+        for rule in RULES[2:]:
+            base = "fedavgcm" if rule == "gel" else "fedavg"
+            ratios = [mine / plain for mine, plain in zip(found[rule], found[base], strict=True)]
+            rows.append({"workload": name, "rule": rule, "ratio": statistics.median(ratios), "ratios": ratios})
+    print(json.dumps({"rows": rows}))

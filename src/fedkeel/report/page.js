@@ -1,0 +1,439 @@
+"use strict";
+// Draws the document that Python gathered. Text enters the page as text nodes only, so a name cannot become markup.
+
+const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent", seconds: "sim. seconds" };
+const SCORES = { accuracy: "test accuracy", loss: "test loss", train_loss: "training loss" };
+const COLOURS = 7;
+const PARTS = { whole: "whole run", late: "second half" };
+const chosen = { axis: "round", score: null, part: "whole", hidden: new Set() };
+const page = document.getElementById("page");
+let doc = JSON.parse(document.getElementById("data").textContent);
+
+// Elements
+
+function make(tag, attributes = {}, ...children) {
+  const svg = ["svg", "path", "line", "rect", "text", "g", "title", "circle"].includes(tag);
+  const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "onclick") node.addEventListener("click", value);
+    else if (name === "colour") node.style[value.what] = value.of;
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter(child => child !== null && child !== undefined));
+  return node;
+}
+
+const armColour = i => `var(--arm-${i % COLOURS})`;
+const armDash = i => [null, "7 4", "2 3", "9 3 2 3"][Math.floor(i / COLOURS) % 4];  // beyond seven arms colours repeat
+// Long names may break after their own marks.
+const breakable = name => make("span", {}, ...name.split(/(?<=[:+,=/])/).flatMap((part, k) => k ? [make("wbr"), part] : [part]));
+const swatch = i => make("svg", { width: 26, height: 10, "aria-hidden": true },
+  make("line", { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-width": 4, "stroke-dasharray": armDash(i), colour: { what: "stroke", of: armColour(i) } }));
+const dot = i => make("span", { class: "dot", colour: { what: "background", of: armColour(i) } });
+const shown = i => !chosen.hidden.has(doc.arms[i].name);
+
+// Numbers
+
+function plain(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  if (size >= 100) return value.toFixed(1).replace(/\.0$/, "");
+  if (size === 0 || Number.isInteger(value)) return String(value);
+  return size < 0.001 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+function ticks(low, high, most) {
+  const rough = (high - low) / Math.max(1, most), power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map(k => k * power).find(s => s >= rough) || rough;
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  return { found, label: value => tickLabel(value, step) };
+}
+
+function tickLabel(value, step) {
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
+  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
+  if (step < 1e-4) return value === 0 ? "0" : value.toExponential(1);
+  return value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+}
+
+// Line charts
+
+function lines(column, axis, keys = { mean: "mean", low: "low", high: "high" }) {
+  const found = [];
+  doc.arms.forEach((arm, i) => {
+    if (!shown(i)) return;
+    const add = (curve, extra) => {
+      const points = points_of(curve, axis, keys);
+      if (points.length) found.push({ arm: i, name: arm.name, points, ...extra });
+    };
+    if (arm.curves[column]) add(arm.curves[column], {});
+    for (const run of arm.running)
+      if (run.curves[column]) add(run.curves[column], { thin: arm.seeds > 0, name: `${arm.name}, seed ${run.seed} so far` });
+  });
+  return found;
+}
+
+function points_of(curve, axis, keys) {
+  const low = curve[keys.low] || curve[keys.mean], high = curve[keys.high] || curve[keys.mean];
+  return curve[keys.mean].map((y, k) => ({ x: curve[axis][k], y, low: low[k], high: high[k] }))
+    .filter(point => point.x !== null && point.y !== null);
+}
+
+function lineChart(series, { width, height, xName, yName, target = null, label }) {
+  const all = series.flatMap(one => one.points);
+  if (!all.length) return make("p", { class: "why" }, "Nothing to draw: no arm is shown, or none has these numbers.");
+  let low = Math.min(...all.map(p => p.low)), high = Math.max(...all.map(p => p.high));
+  if (target !== null) { low = Math.min(low, target); high = Math.max(high, target); }
+  if (high === low) { const pad = Math.abs(high) * 0.1 || 1; low -= pad; high += pad; }
+  const first = Math.min(...all.map(p => p.x)), reach = Math.max(...all.map(p => p.x));
+  const last = reach > first ? reach : first + 1;
+  const yTicks = ticks(low, high, height / 45);
+  const names = yTicks.found.map(yTicks.label);
+  const box = { left: 12 + 7 * Math.max(3, ...names.map(n => n.length)), right: width - 12, top: 12, bottom: height - 38 };
+  const xTicks = ticks(first, last, (box.right - box.left) / 80);
+  const X = x => box.left + (x - first) / (last - first) * (box.right - box.left);
+  const Y = y => box.bottom - (y - low) / (high - low) * (box.bottom - box.top);
+  const path = (points, y) => points.map((p, k) => `${k ? "L" : "M"}${X(p.x).toFixed(1)} ${Y(y(p)).toFixed(1)}`).join("");
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  yTicks.found.forEach((value, k) => svg.append(
+    make("line", { class: "grid", x1: box.left, x2: box.right, y1: Y(value), y2: Y(value) }),
+    make("text", { x: box.left - 6, y: Y(value) + 4, "text-anchor": "end" }, names[k])));
+  for (const value of xTicks.found)
+    svg.append(make("text", { x: X(value), y: box.bottom + 17, "text-anchor": "middle" }, xTicks.label(value)));
+  svg.append(make("text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, xName));
+  for (const one of series) {
+    const points = one.points;
+    if (points.some(p => p.low !== p.high))
+      svg.append(make("path", { class: "band", colour: { what: "fill", of: armColour(one.arm) },
+        d: path(points, p => p.low) + path([...points].reverse(), p => p.high).replace("M", "L") + "Z" }));
+  }
+  if (target !== null) svg.append(
+    make("line", { class: "target", x1: box.left, x2: box.right, y1: Y(target), y2: Y(target) }),
+    make("text", { x: box.left + 4, y: Y(target) + (Y(target) < box.top + 14 ? 15 : -5) }, `target ${plain(target)}`));
+  for (const one of series) {
+    const look = { class: one.thin ? "curve thin" : "curve", "stroke-dasharray": one.thin ? null : armDash(one.arm) };
+    svg.append(make("path", { ...look, d: path(one.points, p => p.y), colour: { what: "stroke", of: armColour(one.arm) } }));
+    if (one.points.length === 1)
+      svg.append(make("circle", { cx: X(one.points[0].x), cy: Y(one.points[0].y), r: 3, colour: { what: "fill", of: armColour(one.arm) } }));
+  }
+  const chart = make("div", { class: "chart" }, svg);
+  hover(chart, svg, series, { width, box, first, last, X, xName, yName });
+  return chart;
+}
+
+function hover(chart, svg, series, { width, box, first, last, X, xName, yName }) {
+  const guide = make("line", { class: "guide", y1: box.top, y2: box.bottom, visibility: "hidden" });
+  svg.append(guide);
+  let tip = null;
+  const leave = () => { if (tip) tip.remove(); tip = null; guide.setAttribute("visibility", "hidden"); };
+  const move = event => {
+    const frame = svg.getBoundingClientRect(), at = (event.clientX - frame.left) * width / frame.width;
+    if (at < box.left - 8 || at > box.right + 8) return leave();
+    const x = first + Math.min(1, Math.max(0, (at - box.left) / (box.right - box.left))) * (last - first);
+    const near = series.map(one => ({ one, point: one.points.reduce((a, b) => Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a) }));
+    for (const side of ["x1", "x2"]) guide.setAttribute(side, X(x));
+    guide.setAttribute("visibility", "visible");
+    if (!tip) chart.append(tip = make("div", { class: "tip" }));
+    tip.replaceChildren(make("div", {}, make("b", {}, `${yName} near ${plain(x)} ${xName}`)),
+      ...near.map(({ one, point }) => make("div", {}, dot(one.arm), `${one.name}: `, make("b", {}, plain(point.y)),
+        point.low !== point.high ? ` (${plain(point.low)} to ${plain(point.high)})` : "")));
+    const right = at > width / 2;
+    tip.style.left = right ? "auto" : `${(X(x) + 14) / width * 100}%`;
+    tip.style.right = right ? `${(1 - (X(x) - 14) / width) * 100}%` : "auto";
+  };
+  svg.addEventListener("pointermove", move);
+  svg.addEventListener("pointerdown", move);
+  svg.addEventListener("pointerleave", leave);
+}
+
+// Other pictures
+
+function bars(panel, { width, height, xName, yName }) {
+  const most = Math.max(...panel.counts, 1), scale = ticks(0, most, height / 50);
+  const whole = scale.found.filter(Number.isInteger);
+  const left = 14 + 7 * Math.max(...whole.map(v => scale.label(v).length)), bottom = height - 38, top = 10;
+  const wide = (width - left - 8) / panel.counts.length, Y = v => bottom - v / most * (bottom - top);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yName} by ${xName}` });
+  for (const value of whole) svg.append(
+    make("line", { class: "grid", x1: left, x2: width - 8, y1: Y(value), y2: Y(value) }),
+    make("text", { x: left - 6, y: Y(value) + 4, "text-anchor": "end" }, scale.label(value)));
+  const longest = Math.max(...panel.names.map(n => n.length)), every = Math.max(1, Math.ceil((longest * 7 + 8) / wide));
+  panel.counts.forEach((count, k) => {
+    svg.append(make("rect", { class: "bar", x: left + k * wide + 1, width: Math.max(1, wide - 2), y: Y(count), height: bottom - Y(count) },
+      make("title", {}, `${panel.names[k]} ${xName}: ${count.toLocaleString("en")} ${yName}`)));
+    if (k % every === 0)
+      svg.append(make("text", { x: left + (k + .5) * wide, y: bottom + 17, "text-anchor": "middle" }, panel.names[k]));
+  });
+  svg.append(make("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, xName));
+  return make("div", { class: "chart" }, svg);
+}
+
+function labelPicture(panel, { width }) {
+  const rows = panel.cells.length, columns = panel.columns.length;
+  const left = 16 + 7 * Math.max(...panel.rows.map(r => r.length)), wide = (width - left - 4) / columns;
+  const tall = Math.max(9, Math.min(22, 320 / rows)), height = rows * tall + 44;
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "labels by client" });
+  panel.cells.forEach((row, r) => {
+    const y = (rows - 1 - r) * tall + 2;
+    if (r % Math.ceil(14 / tall) === 0)
+      svg.append(make("text", { x: left - 6, y: y + tall / 2 + 4, "text-anchor": "end" }, panel.rows[r]));
+    row.forEach((share, c) => {
+      if (share > 0) svg.append(make("rect", { class: "cell", x: left + c * wide, y, width: Math.max(.5, wide - .4), height: tall - .6,
+        "fill-opacity": Math.min(1, .12 + .88 * share) },
+      make("title", {}, `client ${panel.columns[c]}, label ${panel.rows[r]}: ${Math.round(share * 100)} % of the samples`)));
+    });
+  });
+  svg.append(make("line", { class: "grid", x1: left, x2: width - 4, y1: rows * tall + 3, y2: rows * tall + 3 }));
+  const every = Math.max(1, Math.ceil(columns * 44 / (width - left)));
+  panel.columns.forEach((name, c) => {
+    const x = left + (c + .5) * wide;
+    if (c % every === 0 && x < width - 14) svg.append(make("text", { x, y: rows * tall + 19, "text-anchor": "middle" }, name.split("–")[0]));
+  });
+  svg.append(make("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "client"));
+  return make("div", { class: "chart" }, svg);
+}
+
+function sortedAccuracies(panel, size) {
+  const series = [];
+  panel.arms.forEach((arm, i) => {
+    if (!arm.sorted || !shown(i)) return;
+    const n = arm.sorted.length;
+    const points = arm.sorted.map((y, k) => ({ x: n > 1 ? 100 * k / (n - 1) : 100, y, low: y, high: y }));
+    series.push({ arm: i, name: doc.arms[i].name, points });
+  });
+  return lineChart(series, { ...size, xName: "% of clients, the worst first", yName: "accuracy", label: "accuracy of clients, sorted" });
+}
+
+// Tables
+
+function table(heads, rows, first, cards = true) {
+  const head = make("tr", {}, make("th", {}, first), ...heads.map(text => make("th", {}, text)));
+  const body = rows.map(({ arm, name, cells }) => make("tr", { class: shown(arm) ? null : "off" },
+    make("td", {}, dot(arm), breakable(name)), ...cells.map((text, k) => make("td", { "data-head": heads[k] }, text))));
+  return make("table", { class: cards ? "cards" : null }, make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+const keys = values => make("dl", {},
+  ...Object.entries(values).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
+const indexOf = name => doc.arms.findIndex(arm => arm.name === name);
+
+// The parts of the page, in the order one reads
+
+function verdictPart() {
+  const said = doc.verdict;
+  return [
+    make("h1", {}, `${doc.task}, ${doc.arms.length} algorithm${doc.arms.length > 1 ? "s" : ""}`),
+    make("p", { class: "headline", id: "headline" }, said.headline),
+    make("ul", { class: "points" }, ...said.points.map(text => make("li", {}, text))),
+    ...said.warnings.map(text => make("p", { class: "warning" }, text)),
+  ];
+}
+
+function tablePart() {
+  const rows = doc.table.rows.map((cells, i) => ({ arm: i, name: doc.arms[i].name, cells }));
+  const parts = [make("h2", {}, "Comparison"), table(doc.table.heads, rows, "algorithm"),
+    make("p", { class: "faint" }, "Costs are means over seeds. “>”: some seeds did not reach the target and count with their whole run. "
+      + "In brackets and after ±: 95 % intervals.")];
+  if (doc.versus.length) {
+    const target = doc.target !== null, best = doc.versus[0].best;
+    const heads = [...(target ? ["rounds saved", "so it gets there"] : []), "better at the end by", "so it ends"];
+    const against = doc.versus.map(line => ({ arm: indexOf(line.other), name: line.other,
+      cells: [...(target ? [line.rounds, line.rounds_said] : []), line.end, line.end_said] }));
+    parts.push(make("h3", {}, `${best} against`), table(heads, against, "the other"));
+  }
+  return parts;
+}
+
+function buttons(names, current, choose, disabled = () => false) {
+  return make("div", { class: "group", role: "group" }, ...Object.entries(names).map(([key, text]) =>
+    make("button", { id: `choose-${key}`, "aria-pressed": String(key === current), disabled: disabled(key), onclick: () => { choose(key); draw(); } }, text)));
+}
+
+function legend() {
+  return make("div", { class: "legend" }, ...doc.arms.map((arm, i) => make("button", { id: `arm-${i}`, "aria-pressed": String(shown(i)),
+    title: "show or hide this algorithm everywhere",
+    onclick: () => { shown(i) ? chosen.hidden.add(arm.name) : chosen.hidden.delete(arm.name); draw(); } }, swatch(i), breakable(arm.name))));
+}
+
+function hasAxis(axis) {
+  return doc.arms.some(arm => [arm, ...arm.running].some(one => Object.values(one.curves).some(curve => curve[axis].some(v => v !== null))));
+}
+
+function late(series) {
+  if (chosen.part === "whole") return series;
+  const half = Math.max(0, ...series.flatMap(one => one.points.map(p => p.x))) / 2;
+  return series.map(one => ({ ...one, points: one.points.filter(p => p.x >= half) })).filter(one => one.points.length);
+}
+
+function curvesPart(width) {
+  const scores = Object.fromEntries(doc.columns.scores.map(name => [name, SCORES[name] || name]));
+  if (!(chosen.score in scores)) chosen.score = doc.metric;
+  const yName = scores[chosen.score] || chosen.score, target = chosen.score === "accuracy" ? doc.target : null;
+  const size = { width, height: Math.max(260, Math.min(430, width * .55)) };
+  const drawn = (axis, size) => lineChart(late(lines(chosen.score, axis)),
+    { ...size, xName: AXES[axis], yName, target, label: `${yName} against ${AXES[axis]}` });
+  const paper = Object.keys(AXES).filter(axis => axis !== chosen.axis && hasAxis(axis));
+  return [
+    make("h2", {}, "Curves"),
+    make("div", { class: "controls" }, buttons(scores, chosen.score, key => { chosen.score = key; }),
+      buttons(AXES, chosen.axis, key => { chosen.axis = key; }, key => !hasAxis(key)),
+      buttons(PARTS, chosen.part, key => { chosen.part = key; })),
+    legend(),
+    make("div", { id: "curves" }, drawn(chosen.axis, size)),
+    make("div", { class: "paper" }, ...paper.map(axis => drawn(axis, { width: 460, height: 270 }))),
+    make("p", { class: "faint" }, `${yName}: mean over seeds; the band runs from the worst seed to the best.`
+      + (hasAxis("seconds") ? "" : " Simulated seconds need device profiles, which these runs do not have.")),
+  ];
+}
+
+function manyWidth(width) {
+  const across = Math.max(1, Math.floor((width + 26) / (290 + 26)));
+  return (width - 26 * (across - 1)) / across;
+}
+
+function manyPart(title, about, names, width, chart) {
+  const pieces = names.map(name => ({ name, chart: chart(name, { width: manyWidth(width), height: 210 }) })).filter(piece => piece.chart);
+  if (!pieces.length) return [];
+  return [make("h2", {}, title), make("p", { class: "faint" }, about),
+    make("div", { class: "many" }, ...pieces.map(piece => make("div", { class: "piece" }, make("h3", {}, piece.name), piece.chart)))];
+}
+
+const column = (name, size) => lineChart(lines(name, "round"), { ...size, xName: "rounds", yName: name, label: `${name} over rounds` });
+
+function spread(name, size) {
+  const arm = doc.arms[indexOf(name)], i = indexOf(name);
+  if (!shown(i)) return null;
+  const source = arm.curves.lr_median ? arm : arm.running.find(run => run.curves.lr_median);
+  if (!source) return null;
+  const { lr_min, lr_median, lr_max } = source.curves;
+  const joined = { ...lr_median, low: lr_min && lr_min.mean, high: lr_max && lr_max.mean };
+  const points = points_of(joined, "round", { mean: "mean", low: "low", high: "high" });
+  return lineChart([{ arm: i, name: "median step", points }], { ...size, xName: "rounds", yName: "step size", label: `step sizes of ${name}` });
+}
+
+function constantsApart(names) {
+  const constant = [], moving = [];
+  for (const name of names) {
+    const values = new Set(doc.arms.flatMap(arm => [arm, ...arm.running].flatMap(one =>
+      one.curves[name] ? ["mean", "low", "high"].flatMap(k => (one.curves[name][k] || []).slice(1)) : [])));
+    if (values.size === 1) constant.push(`${name} = ${plain([...values][0])}`); else moving.push(name);
+  }
+  return { constant, moving };
+}
+
+function clientsPart(width) {
+  const { participation, budgets, labels, accuracies } = doc.clients;
+  const size = { width: width >= 866 ? (width - 26) / 2 : width, height: 240 };
+  const piece = (title, panel, about, picture) => make("div", { class: "piece" }, make("h3", {}, title),
+    panel.why ? make("p", { class: "why" }, panel.why) : picture(), panel.why ? null : make("p", { class: "faint" }, about()));
+  return [
+    make("h2", {}, "Clients"),
+    make("div", { class: "two" },
+      piece("Accuracy of each client", accuracies, () => `The final model on clients' own training data (not on test data), one seed; clients sorted`
+        + ` by accuracy for each algorithm. ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
+      () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
+      piece("Labels by client", labels, () => `Stronger: a larger share of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
+        + ` ${labels.labels} labels, ${labels.own[1].toFixed(1)} on average; ${labels.clients.toLocaleString("en")} clients`
+        + (labels.columns.length < labels.clients ? `, in ${labels.columns.length} groups.` : "."), () => labelPicture(labels, size)),
+      piece("Participation", participation, () => `How often a client took part (${participation.span}): ${participation.least} to ${participation.most}`
+        + ` times, ${participation.mean.toFixed(1)} on average; ${participation.never} of ${participation.clients.toLocaleString("en")} never did.`
+        + " Drawn again from the configuration; the same for every arm of a seed.",
+      () => bars(participation, { ...size, xName: "rounds taken part in", yName: "clients" })),
+      piece("Budgets", budgets, () => `Local steps a participant could afford, budget ${budgets.budget} (${budgets.span}). Drawn again from the configuration.`
+        + (budgets.planned && doc.columns.tuned.includes("epochs") ? " Algorithms that tune their epochs replace this budget by their own." : ""),
+      () => bars(budgets, { ...size, xName: "steps", yName: "visits" }))),
+  ];
+}
+
+function decileTable(panel) {
+  const rows = panel.arms.map((arm, i) => ({ arm: i, name: doc.arms[i].name,
+    cells: arm.why ? [arm.why, "", ""] : [arm.worst, arm.median, arm.mean].map(v => v.toFixed(3)) }));
+  return table(["worst tenth", "median", "mean"], rows, "clients' accuracy", false);
+}
+
+function settingsPart() {
+  const { shared, arms } = doc.configuration;
+  return [
+    make("h2", {}, "Configuration and environment"),
+    make("h3", {}, "All runs"), keys(shared),
+    ...arms.flatMap((arm, i) => [make("h3", {}, dot(i), arm.name), keys({ seeds: arm.seeds.join(", "), "kept in": arm.place, ...arm.own })]),
+    ...doc.environment.flatMap(known => [make("h3", {}, "Environment"), keys(known)]),
+    make("p", { class: "faint" }, `Made by fedkeel ${doc.fedkeel}, ${doc.made}. This file holds all its data and fetches nothing.`),
+  ];
+}
+
+// The live page
+
+let lost = false, asked = false, pressed = false, stale = false;
+
+function livePart() {
+  if (!doc.live) return [];
+  const running = doc.runs.filter(run => run.status === "stopped");
+  const told = lost ? "The process that serves this page has ended; what you see is the last it said. fedkeel report writes the page to a file."
+    : asked && running.length ? "Asked to stop: the run ends after this round, with a checkpoint, and fedkeel resume continues it."
+    : running.length ? "Live. Runs below have rounds left." : doc.runs.length ? "All runs have ended." : "No rows yet.";
+  const time = s => s === null ? "" : s >= 3600 ? `${(s / 3600).toFixed(1)} h` : s >= 60 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
+  const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round} of ${run.rounds}`
+    + (run.accuracy === null ? "" : `, accuracy ${run.accuracy.toFixed(4)} (best ${run.best.toFixed(4)})`)
+    + (run.megabytes === null ? "" : `, ${plain(run.megabytes)} MB`) + (run.seconds === null ? "" : `, ${plain(run.seconds)} simulated s`)
+    + (run.late ? `, ${run.late} late` : "") + (run.dropped ? `, ${run.dropped} dropped` : "")
+    + (run.pace === null ? "" : `, ${plain(run.pace)} rounds/s, ${time(run.left)} left`),
+  make("progress", { max: run.rounds, value: run.round }));
+  const stop = make("button", { class: "stop", id: "stop", disabled: lost || asked, onclick: askToStop }, "Stop after this round");
+  return [make("section", { class: "live", id: "live" }, make("p", { id: "told" }, told),
+    doc.error ? make("p", { class: "warning" }, doc.error) : null, ...running.map(line), running.length ? stop : null)];
+}
+
+async function askToStop() {
+  asked = true;
+  draw();
+  try { await fetch("stop", { method: "POST" }); } catch { lost = true; draw(); }
+}
+
+async function poll() {
+  try {
+    const answer = await fetch("data", { cache: "no-store" });
+    if (!answer.ok) throw new Error(String(answer.status));
+    const before = doc.runs.filter(run => run.status === "stopped").map(run => `${run.name} ${run.seed}`).join();
+    const next = await answer.json();
+    const changed = JSON.stringify({ ...next, made: "" }) !== JSON.stringify({ ...doc, made: "" });
+    doc = next;
+    const after = doc.runs.filter(run => run.status === "stopped").map(run => `${run.name} ${run.seed}`).join();
+    if (asked && before !== after) asked = false;
+    stale = stale || changed || lost;
+    lost = false;
+    if (stale && !pressed) { stale = false; draw(); }  // a button that is replaced while it is pressed is not clicked
+  } catch { if (!lost) { lost = true; draw(); } }
+  setTimeout(poll, 2000);
+}
+
+function draw() {
+  const focused = document.activeElement && document.activeElement.id;
+  const width = Math.max(280, page.clientWidth - 32);
+  const parts = doc.arms.length ? [
+    ...verdictPart(), ...curvesPart(width), ...tablePart(),
+    ...manyPart("Tuned while running", "Hyper-parameters that the algorithm changes by itself; mean over seeds and their band.", doc.columns.tuned, width, column),
+    ...manyPart("Step sizes", "Clients choose their own steps: the median client, and the band from the smallest to the largest step; means over seeds.",
+      doc.columns.spread.length ? doc.arms.filter(arm => [arm, ...arm.running].some(one => one.curves.lr_median)).map(arm => arm.name) : [], width, spread),
+    ...clientsPart(width),
+    ...morePart(width), ...settingsPart(),
+  ] : [make("h1", {}, doc.task || "fedkeel"), make("p", { class: "headline" }, "Waiting for the first rows.")];
+  page.replaceChildren(...livePart(), ...parts);
+  if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: true });
+}
+
+function morePart(width) {
+  const { constant, moving } = constantsApart([...doc.columns.more, ...(doc.columns.spread.includes("skipped") ? ["skipped"] : [])]);
+  const about = "Every other number of the histories, over rounds." + (constant.length ? ` The same in every round and run: ${constant.join(", ")}.` : "");
+  return manyPart("More columns", about, moving, width, column);
+}
+
+for (const kind of ["pointerdown", "pointerup", "pointercancel"])
+  addEventListener(kind, () => { pressed = kind === "pointerdown"; }, true);
+let width = 0;
+addEventListener("resize", () => { if (page.clientWidth !== width) { width = page.clientWidth; draw(); } });
+draw();
+if (doc.live) setTimeout(poll, 1000);

@@ -1,0 +1,109 @@
+"""The benchmarks: workloads of the right size, a runner that works end to end, a page from its results alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The benchmarks' own modules, which are scripts and no package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cells
+    import models
+    import render
+    import workloads
+
+    yield type("Bench", (), {"cells": cells, "models": models, "render": render, "workloads": workloads})
+    for name in ("cells", "models", "render", "workloads", "engines"):
+        sys.modules.pop(name, None)
+
+
+def test_the_models_have_the_sizes_that_the_workloads_name(bench):
+    for name, size in bench.models.PARAMETERS.items():
+        assert sum(p.numel() for p in bench.models.model(name).parameters()) == size
+
+
+def test_a_model_takes_its_workloads_inputs_and_scores_its_classes(bench):
+    for name, work in bench.workloads.WORKLOADS.items():
+        x = torch.zeros(2, *work.shape, dtype=torch.int64 if work.tokens else torch.float32)
+        assert bench.models.model(name)(x).shape == (2, work.classes)
+
+
+def test_the_sizes_of_clients_are_those_of_the_specification(bench):
+    sizes = bench.workloads.WORKLOADS["W1"].sizes(np.random.default_rng(7))
+    assert len(sizes) == 1000 and sizes.min() >= 10 and abs(sizes.mean() - 96) < 2
+    cohorts = {w.name: (w.cohort, w.batch, w.steps) for w in bench.workloads.WORKLOADS.values()}
+    assert cohorts == {"W1": (20, 5, 13), "W2": (10, 20, 10), "W3": (10, 64, 8), "W4": (10, 20, 10), "W5": (10, 16, 10)}
+
+
+def test_a_visit_has_full_batches_of_the_clients_own_samples(bench):
+    work = bench.workloads.WORKLOADS["W1"]
+    data = bench.workloads.make(work)
+    smallest = int(np.argmin(np.diff(data.offsets)))
+    chosen = data.batches(smallest, work, np.random.default_rng(0))
+    assert len(chosen) == work.steps * work.batch > data.size(smallest)
+    assert data.offsets[smallest] <= chosen.min() and chosen.max() < data.offsets[smallest + 1]
+
+
+def test_the_runner_measures_naive_and_fedkeel_end_to_end(tmp_path):
+    engines = ["naive-1thread", "fedkeel", "fedkeel-anymodel"]
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--workloads", "W1", "--engines", *engines, "--sections"]
+    places = {"--data": tmp_path / "data", "--results": tmp_path / "results.json", "--docs": tmp_path / "docs"}
+    given = [str(text) for pair in places.items() for text in pair]
+    subprocess.run([*command, "--passes", "1", "--seconds", "0.1", *given], check=True, capture_output=True)
+    cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert [cell.get("error") for cell in cells] == [None] * 3
+    for cell in cells:
+        assert cell["rounds"] >= 2 and cell["steps"] == cell["rounds"] * 260
+        assert cell["loss_after"] < cell["loss_before"] and cell["memory_mb"] > 50 and cell["startup_s"] > 0
+    assert "| fedkeel, any model |" in (tmp_path / "docs" / "speed.md").read_text()
+
+
+def test_a_process_that_fails_or_hangs_is_told_in_one_line(bench, tmp_path):
+    told = bench.cells.run(sys.executable, "drivers.naive", ["W1", str(tmp_path)], cap=60)
+    assert "error" in told and "\n" not in told["error"]
+    assert bench.cells.run(sys.executable, "http.server", ["0", "--bind", "127.0.0.1"], cap=1) == {
+        "error": "over the cap of 1 s"
+    }
+
+
+def cell(number, workload, engine, speed):
+    return {
+        "pass": number, "workload": workload, "engine": engine, "steps_per_s": speed, "startup_s": 1.0,
+        "memory_mb": 100.0, "versions": {"torch": "9.9"},
+    }  # fmt: skip
+
+
+def test_the_page_shows_medians_of_ratios_within_a_pass_and_what_failed(bench, tmp_path):
+    naive, other = bench.render.NAIVE
+    cells = [cell(0, "W1", naive, 100), cell(0, "W1", other, 50), cell(0, "W1", "fedkeel", 1000)]
+    cells += [cell(1, "W1", naive, 10), cell(1, "W1", other, 20), cell(1, "W1", "fedkeel", 600)]
+    cells += [{"pass": 0, "workload": "W1", "engine": "flwr", "error": "no luck"}]
+    machine = {"cpu": "a cpu", "cores": 2, "memory_gb": 1, "system": "s", "python": "3", "load_at_start": 0.0}
+    rows = [{"model": "perceptron", "parameters": 610, "batch": 5, "serial": 2.0, "batched": 5.0}]
+    results = {
+        "date": "2000-01-01", "commit": "abc", "machine": machine, "passes": 2, "seconds": 1, "cells": cells,
+        "missing": {"pfl": "does not install: x"},
+        "sections": {"crossover": {"rows": rows}, "scale": {"error": "late"}},
+    }  # fmt: skip
+    bench.render.write(results, tmp_path)
+    page, chart = (tmp_path / "speed.md").read_text(), (tmp_path / "speed.svg").read_text()
+    assert "| fedkeel | 20 (10-30) |" in page  # 1000 / 100 and 600 / 20
+    assert "- flwr on W1: no luck" in page and "- pfl: does not install: x" in page
+    assert "| perceptron | 610 | 5 | 2 | 5 | 2.50 |" in page and "Not measured: late" in page
+    assert ">20x</text>" in chart and "prefers-color-scheme: dark" in chart
+
+
+def test_asking_for_a_page_without_results_is_refused(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--render", "--results", str(tmp_path / "none.json")]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 2 and "is not there" in done.stderr

@@ -1,0 +1,196 @@
+"""Where clients run: compiled, probed, on a device; and what an evaluation looks at."""
+
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fedkeel as fk
+from fedkeel.conformance import toy, toy_world
+from fedkeel.engine import client_axis
+from fedkeel.engine.gradients import lockstep
+from fedkeel.engine.local import Engine
+from fedkeel.engine.probe import probe
+from fedkeel.errors import EngineWarning, InputError
+from fedkeel.study import Study, carry_out
+
+compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
+
+
+class Twice(nn.Module):
+    """A model of one's own: not a chain of plain layers, and vmap can follow it."""
+
+    client_axis = True
+
+    def __init__(self, width=5):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
+
+
+def small(model=lambda: nn.Linear(5, 3), loss=fk.cross_entropy, **settings):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(120, 5, generator=draw), torch.randint(3, (120,), generator=draw)
+    clients = [0] * 2 + [1] * 18 + [2] * 40 + [3] * 60  # the first has fewer samples than a batch
+    data = fk.FederatedData.from_arrays(x, y, clients=clients, test=(x, y))
+    return fk.Task(model, loss, data, **{"batch_size": 6, "lr": 0.1} | settings)
+
+
+CHAINS = {
+    "linear": lambda: nn.Linear(5, 3),
+    "no bias": lambda: nn.Linear(5, 3, bias=False),
+    "relu": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)),
+    "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)),
+    "sigmoid": lambda: nn.Sequential(nn.Linear(5, 4, bias=False), nn.Sequential(nn.Sigmoid(), nn.Linear(4, 3))),
+}  # fmt: skip
+LOSSES = {
+    "ours": fk.cross_entropy,
+    "torch's": nn.CrossEntropyLoss(reduction="none"),
+    "another": nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("make", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("shared", [False, True], ids=["full batches", "padded"])
+def test_the_derivative_written_out_is_the_one_autograd_finds(make, loss, shared):
+    task = small(make, loss).cast(torch.float64, "cpu")
+    model = task.adopt(0, torch.float64, "cpu")
+    assert client_axis.chain(model.module) is not None
+    draw = torch.Generator().manual_seed(1)
+    y = model.flat + torch.randn(4, model.size, generator=draw, dtype=torch.float64)
+    index = torch.randint(120, (4, 6), generator=draw)
+    x, target = task.data.x[index], task.data.y[index]
+    share = torch.rand(4, 6, generator=draw, dtype=torch.float64) if shared else None
+    g, losses = lockstep(task, model)(y, x, target, share)
+    for client in range(4):
+        leaf = y[client].clone().requires_grad_()
+        output = torch.func.functional_call(model.module, model.views(leaf), (x[client],))
+        each = task.loss(output, target[client])
+        total = each.mean() if share is None else (each * share[client]).sum()
+        (want,) = torch.autograd.grad(total, leaf)
+        assert torch.allclose(g[client], want, rtol=1e-12, atol=1e-13)
+        assert torch.allclose(losses[client, 0], total, rtol=1e-12)
+
+
+def test_layers_without_a_written_derivative_are_left_to_vmap():
+    assert client_axis.chain(nn.Sequential(nn.Linear(5, 3), nn.GELU())) is None
+    task = small(lambda: nn.Sequential(nn.Linear(5, 3), nn.GELU()))
+    serial, batched = (fk.train(task, "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
+    assert batched.config["engine"] == "batched"
+    assert torch.allclose(serial.params, batched.params, atol=1e-5)
+
+
+@compiler
+@pytest.mark.parametrize("model", [lambda: nn.Linear(5, 3), Twice], ids=["chain", "any model"])
+def test_compiled_gradients_are_the_same_and_nothing_is_compiled_again(model):
+    task, world = small(model), fk.World([[0, 1], [1, 2, 3], [0, 1, 2, 3]], fk.UniformSteps(1, 4))
+    run = fk.train(task, "fedavgcm", world, 6, engine="batched")
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, while it compiles
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled = fk.train(task, "fedavgcm", world, 6, engine=fk.Local("batched", compile=True))
+    assert torch.allclose(run.params, compiled.params, rtol=1e-4, atol=1e-6)
+    assert "compiled in" in compiled.config["engine_reason"] and compiled.config["compile"] is True
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+def test_what_cannot_be_compiled_runs_all_the_same_and_says_so(monkeypatch):
+    def no_compiler(*arguments, **options):
+        raise RuntimeError("No working C++ compiler found\nand many more lines")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    with pytest.warns(EngineWarning, match=r"no effect: No working C\+\+ compiler found\.$"):
+        run = fk.train(small(), "fedavg", rounds=2, engine=fk.Local("batched", compile=True))
+    assert torch.equal(run.params, fk.train(small(), "fedavg", rounds=2, engine="batched").params)
+    assert run.config["engine_reason"].endswith("not compiled: No working C++ compiler found")
+    with pytest.warns(EngineWarning, match="clients run one at a time here"):
+        fk.train(small(), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
+
+
+def test_a_probe_chooses_by_what_it_measures(monkeypatch):
+    task = small().cast(torch.float32, "cpu")
+    model = task.adopt(0, torch.float32, "cpu")
+    before = model.flat.clone()
+    for seconds, chosen in (([1.0, 2.0], "batched"), ([1.0, 9.0], "serial")):  # of one client, of eight together
+        answers = iter(seconds)
+        monkeypatch.setattr("fedkeel.engine.probe._seconds", lambda call, task, answers=answers: next(answers))
+        mode, told = probe(task, model, workers=1)
+        assert (mode, told.startswith("probed: ")) == (chosen, True)
+    assert torch.equal(model.flat, before)
+
+
+def test_a_probe_measures_for_real_and_leaves_models_without_a_client_axis_alone():
+    task = small().cast(torch.float32, "cpu")
+    assert "ms batched" in probe(task, task.adopt(0, torch.float32, "cpu"), 2)[1]
+    task = small(lambda: nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))).cast(torch.float32, "cpu")
+    assert probe(task, task.adopt(0, torch.float32, "cpu"), 2) == ("serial", "BatchNorm1d has no client-axis form")
+
+
+def test_a_study_probes_once_and_writes_down_what_it_chose(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("fedkeel.engine.local.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
+    study, seen = Study("synthetic:users=25", ["fedavg", "gel"], rounds=1, seeds=[0, 1], engine="probe"), []
+    carry_out(study, tmp_path, lambda *row: None, seen.append)
+    assert len(asked) == 1
+    assert {(config["engine"], config["engine_reason"]) for config in seen} == {("serial", "probed: by hand")}
+    assert Study.from_config(fk.checkpoint.read_json(tmp_path / "config.json")).engine == "serial"
+
+
+def test_evaluation_on_a_fixed_draw_of_the_test_samples():
+    seen = []
+    task = small(metric=lambda output, target: seen.append(target.clone()) or 0.5)
+    for seed, algorithm in ((0, "fedavg"), (1, "gel:steps=2")):
+        run = fk.train(task, algorithm, rounds=1, seed=seed, eval_samples=20)
+        assert run.config["eval_samples"] == 20
+    assert all(torch.equal(targets, seen[0]) and len(targets) == 20 for targets in seen)
+    with pytest.raises(InputError, match="eval_samples"):
+        fk.train(task, "fedavg", rounds=1, eval_samples=0)
+
+
+def test_a_resumed_run_evaluates_on_the_same_draw(tmp_path):
+    settings = {"rounds": 4, "eval_samples": 30}
+    whole = fk.train(fk.tasks.get("synthetic:users=25"), "fedavg", **settings)
+    fk.train(fk.tasks.get("synthetic:users=25"), "fedavg", **settings, checkpoint=tmp_path, stop_after=2)
+    assert [row["accuracy"] for row in fk.resume(tmp_path).history] == [row["accuracy"] for row in whole.history]
+
+
+class Waits(TorchDispatchMode):
+    """Counts the moments at which a device would have to be waited for: a tensor's value becomes a Python number."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavgcm", "gel:steps=2", "scaffold:momentum=0", "ghbm", "fedprox"])
+def test_a_round_in_lockstep_waits_no_longer_for_more_clients_or_steps(algorithm):
+    def waits(cohort, steps):
+        with Waits() as mode:
+            world = fk.World(cohort, fk.FixedSteps(steps))
+            fk.train(toy(clients=12), algorithm, world, rounds=2, eval_every=10, engine=fk.Local("batched", workers=1))
+        return mode.count
+
+    assert waits(3, 2) == waits(12, 2) == waits(3, 9)
+
+
+def test_a_device_that_is_not_here_is_refused():
+    with pytest.raises(InputError, match="device"):
+        fk.train(toy(), "fedavg", toy_world(), 1, device="cuda:99")
+    with pytest.raises(InputError, match="device"):
+        Study("synthetic", ["fedavg"], device="nowhere")
+
+
+def test_engines_are_given_by_name_or_as_a_local():
+    with pytest.raises(InputError, match="probe"):
+        fk.Local("fastest")
+    with pytest.raises(InputError, match="engine"):
+        fk.train(toy(), "fedavg", toy_world(), 1, engine=Engine)

@@ -1,0 +1,293 @@
+"""The report: what it says, that names stay text, and that a real browser draws it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.history import History
+from fedkeel.report import replay, verdict
+from fedkeel.report.curves import POINTS, curve
+from fedkeel.report.page import as_html, document, read
+from fedkeel.report.runs import Group, Ran, Reader, arms
+
+EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+
+
+def ran(name: str, seed: int, accuracies: list[Any], status: str = "done", **config: Any) -> Ran:
+    """A run made by hand: one row per accuracy, 10 gradients and 1 MB each way per round."""
+    rows = [
+        {"round": t, "accuracy": a, "loss": None, "gradients": 10 * t, "bytes_down": t * 10**6, "bytes_up": t * 10**6}
+        for t, a in enumerate(accuracies)
+    ]
+    world = {"cohort": 2, "budget": "3", "expected_steps": None, "sampler": "uniform"}
+    known = {"task": "no-such-task", "algorithm": name, "world": world, "rounds": len(rows) - 1, "seed": seed,
+             "target": 0.8, "rerunnable": True, "dtype": "float32"}  # fmt: skip
+    return Ran(Path("runs", name, f"seed-{seed}"), known | config, {"python": "3"}, History(rows), status)
+
+
+def told(*runs: Ran) -> dict[str, Any]:
+    return verdict.told(verdict.compare(arms(runs)))
+
+
+def test_the_faster_arm_is_named_with_its_price() -> None:
+    slow = [ran("slow", s, [0, 0.1, 0.2, 0.3, 0.8 + s / 1000, 0.8 + s / 1000]) for s in range(3)]
+    fast = [ran("fast", s, [0, 0.5, 0.8, 0.9, 0.9, 0.9 + s / 500]) for s in range(3)]
+    said = told(*slow, *fast)
+    assert said["headline"] == "Use fast."
+    assert "fast took 2.0 rounds, 20 gradients and 4 MB (means over 3 seeds)" in said["points"][0]
+    assert "saves 2.0 (2.0\xa0to\xa02.0) rounds" in said["points"][1]
+
+
+def test_arms_whose_interval_includes_0_cannot_be_told_apart() -> None:
+    one = [ran("one", s, [0, a], target=None) for s, a in enumerate((0.5, 0.6, 0.7))]
+    two = [ran("two", s, [0, a], target=None) for s, a in enumerate((0.6, 0.5, 0.71))]
+    assert told(*one, *two)["headline"] == "two and one cannot be told apart."
+    (line,) = verdict.versus(verdict.compare(arms([*one, *two])))
+    assert line["end_said"] == "cannot tell them apart"
+
+
+def test_one_seed_gives_no_interval_and_says_so() -> None:
+    said = told(ran("one", 0, [0, 0.85]), ran("two", 0, [0, 0.5]))
+    assert "one seed" in said["headline"]
+    assert any("--seeds 5" in point for point in said["points"])
+    assert verdict.difference({0: 1.0}, {0: 2.0}) == verdict.Difference(-1.0)
+
+
+def test_a_seed_that_missed_the_target_never_counts_as_if_it_had_not() -> None:
+    base = [ran("base", s, [0, 0.1, 0.2, 0.3, 0.4 + s / 100]) for s in range(2)]
+    good = [ran("good", s, [0, 0.8, 0.9, 0.9, 0.9 + s / 100]) for s in range(2)]
+    c = verdict.compare(arms([*base, *good]))
+    cells = verdict.table(c)["rows"]
+    assert cells[0][0] == "–"  # no mean of rounds that were never enough
+    assert cells[1][3].startswith("at least ")
+    assert any("base did not reach 0.8 in 2 of 2 seeds" in line for line in verdict.told(c)["warnings"])
+    assert c.saved(c.scores[0], c.scores[1]) is None
+
+
+def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
+    bad = [ran("bad", s, [0, 0.99], "diverged" if s else "done", target=None) for s in range(2)]
+    good = [ran("good", s, [0, 0.5 + s / 10], target=None) for s in range(2)]
+    said = told(*bad, *good)
+    assert said["headline"] == "Use good."
+    assert "bad diverged in 1 of 2 seeds." in said["warnings"]
+
+
+def test_an_arm_with_fewer_gradients_is_named_beside_the_one_with_fewer_rounds() -> None:
+    frugal = [ran("frugal", s, [0, 0.1, 0.8, 0.9]) for s in range(2)]
+    hasty = [ran("hasty", s, [0, 0.8, 0.9, 0.9]) for s in range(2)]
+    for run in hasty:
+        for row in run.history:
+            row["gradients"] *= 3
+    said = told(*frugal, *hasty)
+    assert said["headline"] == "Use hasty for the fewest rounds to 0.8, frugal for the fewest gradients."
+
+
+def test_of_losses_the_smaller_is_better() -> None:
+    def lossy(name: str, seed: int, loss: float) -> Ran:
+        run = ran(name, seed, [None, None])
+        for row in run.history:
+            row["loss"] = loss + seed
+        return run
+
+    said = told(*(lossy("high", s, 2.0) for s in range(2)), *(lossy("low", s, 1.0) for s in range(2)))
+    assert said["headline"] == "Use low."
+    assert "1.0000 (1.0000\xa0to\xa01.0000) better than high" in said["points"][0]
+
+
+def test_runs_with_rounds_left_are_not_counted() -> None:
+    said = told(ran("one", 0, [0, 0.9]), ran("one", 1, [0, 0.1], "stopped"))
+    assert "one: 1 run has rounds left and is not counted." in said["warnings"]
+
+
+def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:
+    same = arms([ran("a", 0, [0, 1]), ran("a", 1, [0, 1])])
+    assert [(group.name, len(group.runs)) for group in same] == [("a", 2)]
+    other = {"cohort": 5, "budget": "3", "expected_steps": None, "sampler": "uniform"}
+    apart = arms([ran("a", 0, [0, 1]), ran("a", 1, [0, 1], world=other)])
+    assert len(apart) == 2
+    warnings = document(apart, replays=False)["verdict"]["warnings"]
+    assert any(line.startswith("Not all else is equal: cohort is 2 in") for line in warnings)
+
+
+def test_curves_are_thin_and_keep_their_ends() -> None:
+    long = History({"round": t, "accuracy": t / 10**4, "gradients": t} for t in range(10**4))
+    made = curve([long, long], "accuracy")
+    assert made is not None
+    assert len(made["mean"]) == POINTS
+    assert (made["round"][0], made["round"][-1], made["low"][-1]) == (0, 9999, 0.9999)
+
+
+def test_a_mean_is_taken_only_where_every_seed_has_a_number() -> None:
+    one = History([{"round": 0, "h": float("nan")}, {"round": 1, "h": 2}, {"round": 2, "h": None}])
+    two = History([{"round": 0, "h": 1}, {"round": 1, "h": 4}, {"round": 2, "h": 3}])
+    made = curve([one, two], "h")
+    assert made is not None
+    assert (made["round"], made["mean"], made["low"], made["high"]) == ([1], [3], [2], [4])
+
+
+def test_every_numeric_column_is_somewhere_on_the_page() -> None:
+    run = ran("a", 0, [0, 0.5])
+    for row in run.history:
+        row |= {"lr": 0.1, "lr_median": 0.2, "accuracy_exit1": 0.3, "drift_mean": 4, "word": "no"}
+    kinds = document([Group("a", [run])], replays=False)["columns"]
+    assert kinds["tuned"] == ["lr"]
+    assert kinds["spread"] == ["lr_median"]
+    assert kinds["scores"] == ["accuracy", "accuracy_exit1"]
+    assert kinds["more"] == ["drift_mean"]
+
+
+def test_names_stay_text_and_numbers_stay_json() -> None:
+    run = ran(EVIL, 0, [0, float("nan"), 0.5], task=EVIL)
+    run.history[-1]["note"] = EVIL
+    page = as_html(document([Group(EVIL, [run])]))
+    assert "<img" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+    data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert "NaN" not in data[1]
+    assert json.loads(data[1])["arms"][0]["name"] == EVIL
+
+
+def test_the_page_fetches_nothing() -> None:
+    page = as_html(document([Group("a", [ran("a", 0, [0, 0.5])])]))
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
+    assert "default-src 'none'" in page
+    assert "connect-src" not in page
+
+
+def test_a_task_that_cannot_be_made_again_says_why() -> None:
+    panels = replay.panels([Group("a", [ran("a", 0, [0, 0.5])])])
+    assert panels["labels"]["why"].startswith("The task could not be made again: Unknown task 'no-such-task'.")
+
+
+def test_replayed_steps_are_those_the_run_did(tmp_path: Path) -> None:
+    fk.train(fk.tasks.synthetic(users=30), "fedavg", fk.World(cohort=4), rounds=6, seed=3, checkpoint=tmp_path)
+    (group,) = Reader().read([tmp_path])
+    panels = replay.panels([group])
+    steps = sum(int(n) * k for n, k in zip(panels["budgets"]["names"], panels["budgets"]["counts"], strict=True))
+    assert steps == group.runs[0].history[-1]["gradients"]
+    taken = panels["participation"]
+    assert sum(int(n) * k for n, k in zip(taken["names"], taken["counts"], strict=True)) == 6 * 4
+    assert sum(taken["counts"]) == 30
+
+
+def test_client_accuracies_add_up_to_the_accuracy_on_all_of_their_data(tmp_path: Path) -> None:
+    run = fk.train(task := fk.tasks.synthetic(users=12), "fedavg", rounds=3, checkpoint=tmp_path)
+    (group,) = Reader().read([tmp_path])
+    each = replay.client_accuracies(group.runs[0], task)
+    sizes = np.diff(task.data.offsets)
+    assert sizes.max() < replay.SAMPLES // 12  # nobody's data are cut
+    whole = task.accuracy(run.model()(task.data.x.float()), task.data.y.long())
+    assert whole == pytest.approx(float((each * sizes).sum() / sizes.sum()))
+    panel = replay.accuracies([group], task)["arms"][0]
+    assert panel["worst"] == pytest.approx(float(each.min()))  # a tenth of 12 clients is one
+
+
+def test_many_clients_and_labels_are_drawn_in_groups() -> None:
+    panel = replay.labels(fk.tasks.synthetic(users=150))
+    assert len(panel["columns"]) == 100
+    assert panel["columns"][0] == "0–1"
+    assert np.allclose(np.array(panel["cells"]).sum(0), 1, atol=0.01)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small comparison with every kind of column."""
+    out = tmp_path_factory.mktemp("compared") / "d"
+    words = ["fedavg", "gel", "fathom", "deltasgd", "--rounds", "8", "--cohort", "4", "--seeds", "2", "--target", "0.3"]
+    assert main(["run", "synthetic:users=40", *words, "--out", str(out)]) == 0
+    return out
+
+
+def test_the_command_writes_one_file(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(compared)]) == 0
+    assert capsys.readouterr().out == f"written to {compared / 'report.html'}\n"
+    made = read([compared])
+    assert [arm["name"] for arm in made["arms"]] == ["fedavg", "gel", "fathom", "deltasgd"]
+    assert made["columns"]["tuned"] == ["lr", "epochs", "batch_size", "h", "phi"]
+    assert made["columns"]["spread"] == ["lr_min", "lr_median", "lr_max", "skipped"]
+    assert not any("why" in panel for panel in made["clients"].values())
+    one = compared / "gel" / "seed-1"
+    assert main(["report", str(one), "--out", str(tmp_path / "one.html")]) == 0
+    assert "nothing to compare it with" in (tmp_path / "one.html").read_text()
+
+
+def test_bad_folders_are_one_line_and_exit_code_2(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    assert main(["run", "synthetic:users=20", "fedavg", "--rounds", "1", "--cohort", "2", "--out", str(other)]) == 0
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    for words, said in (
+        ([str(tmp_path / "none")], "is not the directory of a run"),
+        ([str(tmp_path / "empty")], "no run with a history"),
+        ([str(compared), str(other)], "different tasks"),
+        ([str(compared), "--out", str(tmp_path)], "is a directory"),
+    ):
+        assert main(["report", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error and len(error.splitlines()) == 1
+
+
+def test_a_browser_draws_it_switches_axes_and_hides_an_arm(compared: Path, tmp_path: Path, browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+
+    assert main(["report", str(compared), "--out", str(tmp_path / "r.html")]) == 0
+    browser.get((tmp_path / "r.html").as_uri())
+
+    def curve_of(arm: int) -> str | None:
+        found = browser.find_elements(By.CSS_SELECTOR, f"#curves path.curve[style*='--arm-{arm})']")
+        return found[0].get_attribute("d") if found else None
+
+    def axis() -> str:
+        return str(browser.execute_script("return document.querySelector('#curves svg').getAttribute('aria-label')"))
+
+    assert browser.find_element(By.ID, "headline").text
+    assert axis() == "test accuracy against rounds"
+    before = curve_of(2)  # fathom, whose rounds are unequally long
+    browser.find_element(By.ID, "choose-gradients").click()
+    assert axis() == "test accuracy against gradients"
+    assert curve_of(2) not in (None, before)
+    browser.find_element(By.ID, "arm-2").click()
+    assert curve_of(2) is None
+    assert curve_of(1) is not None
+    browser.find_element(By.ID, "arm-2").click()
+    assert curve_of(2) is not None
+    chart = browser.find_element(By.CSS_SELECTOR, "#curves svg")
+    from selenium.webdriver import ActionChains
+
+    ActionChains(browser).move_to_element(chart).perform()
+    tip = browser.find_element(By.CSS_SELECTOR, "#curves .tip").text
+    assert "gradients" in tip and "deltasgd" in tip
+    assert [h.text for h in browser.find_elements(By.TAG_NAME, "h2")] == [
+        "Curves", "Comparison", "Tuned while running", "Step sizes", "Clients", "More columns",
+        "Configuration and environment",
+    ]  # fmt: skip
+    assert browser.get_log("browser") == []
+
+
+def test_a_browser_shows_an_evil_name_as_text(tmp_path: Path, browser: Any) -> None:
+    runs = [ran(EVIL, seed, [0, 0.5, None, 0.7], task=EVIL) for seed in range(2)]
+    (tmp_path / "r.html").write_text(as_html(document(arms(runs))), encoding="utf-8")
+    browser.get((tmp_path / "r.html").as_uri())
+    assert EVIL in browser.find_element("id", "page").text
+    assert browser.find_elements("tag name", "img") == []
+    assert browser.get_log("browser") == []
+
+
+def test_a_phone_does_not_scroll_sideways(compared: Path, tmp_path: Path, browser: Any) -> None:
+    assert main(["report", str(compared), "--out", str(tmp_path / "r.html")]) == 0
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get((tmp_path / "r.html").as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
