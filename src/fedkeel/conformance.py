@@ -94,6 +94,37 @@ def toy(clients: int = 7, seed: int = 0) -> Task:
     return Task(model, cross_entropy, data, name="toy", batch_size=4, lr=0.05, budget=UniformSteps(1, 4))
 
 
+class Stairs(nn.Module):
+    """Four dense layers in a row with an exit after each: the smallest model that has levels by depth."""
+
+    ratios = (0.5, 0.5, 0.75, 1.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Linear(wide, 6) for wide in (4, 6, 6, 6))
+        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
+
+    def exits(self, x: Tensor, depth: int) -> list[Tensor]:
+        """The scores at the first exits."""
+        out = []
+        for step, head in zip(self.steps[:depth], self.heads, strict=False):
+            x = step(x).tanh()
+            out.append(head(x))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.exits(x, len(self.steps))[-1]
+
+
+def toy_exits() -> Task:
+    """`toy` with a model that has early exits, for algorithms with levels.
+
+    >>> toy_exits().model().ratios
+    (0.5, 0.5, 0.75, 1.0)
+    """
+    return replace(toy(), model=Stairs)
+
+
 def toy_world() -> World:
     """Four of toy's clients a round, with 1 to 4 steps each, of 9 the server expects."""
     return World(cohort=4, budget=UniformSteps(1, 4))

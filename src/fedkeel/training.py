@@ -122,7 +122,7 @@ def train(
     job = prepare(task, algorithm, world or World(), rounds, seed, batch_size).cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
-        workers = engine.start(job.task, model, seed)
+        workers = engine.start(job.task, model, seed, job.algorithm.capacity)
         config = configuration(job, workers, dtype, eval_every, every)
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
@@ -152,6 +152,7 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
+    task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
     resolved = algorithm.resolve(task, world)
     for rule in resolved.rules:
@@ -327,7 +328,8 @@ def resume(
     job = prepare(task, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
-        engine = Local(config["engine"], chunk=config["chunk"]).start(job.task, model, config["seed"])
+        local = Local(config["engine"], chunk=config["chunk"])
+        engine = local.start(job.task, model, config["seed"], job.algorithm.capacity)
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
@@ -343,6 +345,8 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or _task(config)
     dtype = DTYPES[config["dtype"]]
+    if known := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
+        task = recipes.capacity(known).adapt(task)
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
     if (path / files.STATE).exists():  # the model may be older, from an earlier stop

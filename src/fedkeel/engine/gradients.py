@@ -76,6 +76,7 @@ class Serial:
         self.task, self.model, self.split = task, model, Split(model)
         self.draws_globally = False  # see `moves_global_generator`
         self.terms: Callable[[Tensor], Tensor | None] | None = None  # rules' terms of the loss, from representations
+        self.outcome: Callable[[Tensor], Tensor] | None = None  # what rules make of the outputs before the loss
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[1, params]`: the module's own storage."""
@@ -90,9 +91,11 @@ class Serial:
 
     def _losses(self, x: Tensor, y: Tensor) -> Tensor:
         if self.terms is None:
-            return self.task.loss(self.model.module(x), y)
+            output = self.model.module(x)
+            return self.task.loss(output if self.outcome is None else self.outcome(output[None])[0], y)
         z, output = self.split(x)
         added = self.terms(z[None])
+        output = output if self.outcome is None else self.outcome(output[None])[0]
         return self.task.loss(output, y) if added is None else self.task.loss(output, y) + added[0]
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -130,6 +133,7 @@ class Batched:
         self.outputs: Callable[[Tensor, Tensor], Tensor] = vmap(self._one) if chain is None else chain
         self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
         self.terms: Callable[[Tensor], Tensor | None] | None = None
+        self.outcome: Callable[[Tensor], Tensor] | None = None
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[clients, params]`."""
@@ -146,6 +150,7 @@ class Batched:
 
     def _losses(self, leaf: Tensor, x: Tensor, y: Tensor) -> Tensor:
         z, output = (None, self.outputs(leaf, x)) if self.terms is None else self.both(leaf, x)
+        output = output if self.outcome is None else self.outcome(output)
         # A loss gives one value per sample, so the samples of all clients can stand in one batch.
         losses = self.task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
         added = None if z is None or self.terms is None else self.terms(z)
