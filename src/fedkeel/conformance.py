@@ -283,17 +283,29 @@ def check_bytes(
     post = Post()
     watched = replace(known, rules=[post.watch(rule) for rule in known.rules])
     run = _run(watched, task, world, engine=Local(mode, workers=1))
-    model = {"x": run.params} | {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):
         t, clients = row["round"], row["clients"] + row["dropped"]
-        down += clients * payload(model | post.down.get(t, {})) + clients * payload(post.surveyed.get(t, {}))
-        up += clients * payload(model) + post.up.get(t, 0)
+        models = _models_sent(run, known, task or toy(), world or toy_world(), t, clients)
+        down += sum(map(payload, models)) + clients * payload(post.down.get(t, {}) | {"x": run.params[:0]})
+        down += clients * payload(post.surveyed.get(t, {}))
+        up += sum(map(payload, models)) + post.up.get(t, 0)
         for name, real in (("bytes_down", down), ("bytes_up", up)):
             told = row[name]
             assert told == real, f"{name} is {told} after round {t}; the messages' tensors have {real} bytes"
         grown = row["overhead_bytes"] > before["overhead_bytes"]
         assert grown or not clients, f"round {t} has no overhead_bytes, but every message has a header"
+
+
+def _models_sent(run: Run, known: Algorithm, task: Task, world: World, t: int, clients: int) -> list[dict[str, Tensor]]:
+    """The model, or the part of it, that each client of this round receives."""
+    buffers = {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
+    if known.capacity is None:
+        return [{"x": run.params} | buffers] * clients
+    levels = known.capacity.levels(run.flat, known.capacity.adapt(task).cast(run.params.dtype, "cpu"))
+    cohort = world.who(t, len(task.data), 0, task.data.sizes)
+    parts = [levels[i] for i in known.capacity.of(cohort, 0, t, len(task.data))]
+    return [{"x": run.params[level.index]} for level in parts if level is not None]
 
 
 def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -> None:

@@ -247,6 +247,21 @@ class Arm:
         gain = self.speedup(base)
         return "-" if gain is None else f"{gain:+.1%}"
 
+    def per(self, cost: str, unit: float) -> float | None:
+        """The last accuracy per unit of what the whole run cost, mean over seeds; None where that is not counted."""
+        shares: list[float] = []
+        for history in self.histories:
+            row, accuracy = history[-1], history.last("accuracy")
+            spent = row["bytes_down"] + row["bytes_up"] if cost == "bytes" else row.get(cost)
+            if accuracy is None or not spent:
+                return None
+            shares.append(accuracy / (spent / unit))
+        return statistics.mean(shares)
+
+    def per_text(self, cost: str, unit: float) -> str:
+        value = self.per(cost, unit)
+        return "-" if value is None else f"{value:,.3g}"
+
     def finals(self) -> list[float]:
         """Per seed, the last accuracy."""
         return [value for history in self.histories if (value := history.last("accuracy")) is not None]
@@ -296,5 +311,7 @@ def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
             "final_accuracy": finals,
             "final_accuracy_mean": statistics.mean(finals) if finals else None,
             "final_accuracy_95": interval(finals),
+            **({"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": arm.per("flops", 1e12)}
+               if arm.per("flops", 1e12) is not None else {}),
         })  # fmt: skip
     return {"target": target, "baseline": arms[0].name, "arms": told}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import draws
 from ..errors import InputError, check, is_count, is_number
-from ..flat import FlatModel
+from ..flat import FlatModel, seeded
 from ..world import Ints
 from . import slicing
 from .exits import Heads, MultiExit
@@ -67,12 +67,20 @@ class Capacity:
         check(good, self, "assign", "'fixed', 'dynamic', a level per client or a function of them", self.assign)
 
     def adapt(self, task: Task) -> Task:
-        """The task with the model that has these levels: its own, or the one it keeps for algorithms with levels."""
-        if task.exits is None:
-            return task
-        same = replace(task, model=task.exits)
+        """The task with the model that has these levels: its own, or the one it keeps for algorithms with levels.
+
+        What cannot work is refused here, before anything is written.
+        """
+        same = replace(task, model=task.exits or task.model)
         object.__setattr__(same, "spec", task.spec)  # the algorithm's name says that it is this model
+        model = FlatModel(seeded(0, same.model))
+        x = task.data.x[:2]
+        self.check(model, x.to(model.flat) if x.is_floating_point() else x)
+        self.of(np.arange(len(task.data)), 0, 1, len(task.data))
         return same
+
+    def check(self, model: FlatModel, x: Tensor) -> None:
+        """Refuse a model that has no such levels."""
 
     def trained(self, task: Task) -> Task:
         """The task as sub-models see it."""
@@ -152,7 +160,7 @@ class Widths(Capacity):
     (1.0, 0.5)
     """
 
-    rates: Any = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    rates: Any = "1/0.5/0.25/0.125/0.0625"
     scaler: bool = True
     statistics: int | str = 2000
 
@@ -173,6 +181,11 @@ class Widths(Capacity):
 
     def levels(self, model: FlatModel, task: Task) -> list[Level | None]:
         return [self._level(model, task, rate) if self.wanted(i) else None for i, rate in enumerate(self.rates)]
+
+    def check(self, model: FlatModel, x: Tensor) -> None:
+        least = min(rate for i, rate in enumerate(self.rates) if self.wanted(i))
+        if least < 1:
+            slicing.narrow(model, x, lambda wide: math.ceil(least * wide - 1e-9))
 
     def _level(self, model: FlatModel, task: Task, rate: float) -> Level:
         x = task.data.x[:2]
@@ -229,18 +242,22 @@ class Exits(Capacity):
         return replace(task, loss=MultiExit(task.loss))
 
     def levels(self, model: FlatModel, task: Task) -> list[Level | None]:
-        ratios = numbers(self.ratios or getattr(model.module, "ratios", None))
-        if not callable(getattr(model.module, "exits", None)) or ratios is None:
+        x, ratios = task.data.x[:2], self._ratios(model.module)
+        return [self._level(model, x, i + 1, ratio) if self.wanted(i) else None for i, ratio in enumerate(ratios)]
+
+    def check(self, model: FlatModel, x: Tensor) -> None:
+        self._ratios(model.module)
+
+    def _ratios(self, module: nn.Module) -> tuple[float, ...]:
+        ratios = numbers(self.ratios or getattr(module, "ratios", None))
+        if not callable(getattr(module, "exits", None)) or ratios is None:
             raise InputError(
-                f"Levels by depth need a model with early exits, and {type(model.module).__name__} has none; use a model "
-                "with exits(x, depth) and ratios, such as exit_net, resnet110_exits or msdnet24, or heterofl (level=a..e)."
+                f"Levels by depth need a model with early exits, and {type(module).__name__} has none; use heterofl, "
+                "level=a..e, or a model with exits(x, depth) and ratios, such as exit_net, resnet110_exits or msdnet24."
             )
         if len(ratios) != len(self.shares):
             raise InputError(f"The model has {len(ratios)} levels; give shares for each, not {len(self.shares)}.")
-        x, made = task.data.x[:2], []
-        for i, ratio in enumerate(ratios):
-            made.append(self._level(model, x, i + 1, ratio) if self.wanted(i) else None)
-        return made
+        return ratios
 
     def _level(self, model: FlatModel, x: Tensor, depth: int, ratio: float) -> Level:
         width = (lambda wide: wide) if ratio == 1 else (lambda wide: math.floor(ratio * wide + 1e-9))

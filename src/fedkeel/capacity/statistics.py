@@ -1,4 +1,4 @@
-"""HeteroFL's static BatchNorm: clients normalise by their batch; statistics for evaluation are averaged by the server."""
+"""HeteroFL's static BatchNorm: clients normalise by their batch; for evaluation the server averages statistics."""
 
 from __future__ import annotations
 
