@@ -396,9 +396,8 @@ class Post:
             post.add(at, {name: value[0].clone() for name, value in upload.vectors.items()})
             return upload, memory
 
-        hooks: dict[str, Any] = {"send": send, "finish": finish}
-        if rule.defines("survey"):
-            hooks["survey"] = survey
+        reading: dict[str, Any] = {"send": send, "survey": survey, "finish": finish}
+        hooks = {name: hook for name, hook in reading.items() if rule.defines(name)}
         watched = copy.copy(rule)
         object.__setattr__(watched, "__class__", type(kind.__name__, (kind,), hooks))
         return watched
