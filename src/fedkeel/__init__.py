@@ -12,6 +12,8 @@
 from . import tasks, trackers
 from .adaptive_steps import SPS, DeltaSGD
 from .algorithm import Algorithm, At, Memory, Plan, Rule
+from .capacity import Exits, Widths
+from .capacity.slicing import Cut
 from .data import FederatedData
 from .engine.local import Local
 from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
@@ -30,9 +32,11 @@ from .rules import (
     LocalGHBM,
     Mime,
     MimeLite,
+    OwnClasses,
     Proximal,
     Scaffold,
     Schedule,
+    SelfDistillation,
 )
 from .task import Task, cross_entropy
 from .training import Run, load, resume, train
@@ -52,8 +56,10 @@ __all__ = [
     "At",
     "ClientError",
     "Contrastive",
+    "Cut",
     "DeltaSGD",
     "Epochs",
+    "Exits",
     "Fathom",
     "FedADC",
     "FedCM",
@@ -71,6 +77,7 @@ __all__ = [
     "MimeLite",
     "MissingExtra",
     "Nova",
+    "OwnClasses",
     "Plan",
     "Proximal",
     "Rule",
@@ -78,11 +85,13 @@ __all__ = [
     "Samples",
     "Scaffold",
     "Schedule",
+    "SelfDistillation",
     "StabilityWarning",
     "Task",
     "Uniform",
     "UniformSteps",
     "Upload",
+    "Widths",
     "World",
     "Yogi",
     "__version__",

@@ -129,10 +129,12 @@ def train(
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
     check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
+    if diagnose is not None and job.algorithm.capacity is not None:
+        raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
     job = job.cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
-        workers = engine.start(job.task, model, seed)
+        workers = engine.start(job.task, model, seed, job.algorithm.capacity)
         config = configuration(job, workers, dtype, eval_every, every)
         config |= {"compile": engine.compile, "eval_samples": eval_samples, "diagnose": diagnose}
         started(config)
@@ -164,6 +166,7 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
+    task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
     resolved = algorithm.resolve(task, world)
     for rule in resolved.rules:
@@ -369,7 +372,8 @@ def resume(
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
         compile, why = config.get("compile", False), config["engine_reason"]
-        engine = Local(config["engine"], workers, config["chunk"], compile, why).start(job.task, model, config["seed"])
+        local = Local(config["engine"], workers, config["chunk"], compile, why)
+        engine = local.start(job.task, model, config["seed"], job.algorithm.capacity)
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
@@ -385,6 +389,8 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or task_of(config)
     dtype = DTYPES[config["dtype"]]
+    if known := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
+        task = recipes.capacity(known).adapt(task)
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
     if (path / files.STATE).exists():  # the model may be older, from an earlier stop
