@@ -16,7 +16,7 @@ from .capacity import Exits, Widths
 from .capacity.slicing import Cut
 from .data import FederatedData
 from .engine.local import Local
-from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
+from .errors import ClientError, EngineWarning, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .optim import SGD, Adagrad, Adam, Yogi
 from .recipes import algorithm
 from .rules import (
@@ -66,6 +66,7 @@ __all__ = [
     "FedDyn",
     "FedHBM",
     "FederatedData",
+    "EngineWarning",
     "FedkeelError",
     "FixedSteps",
     "Guess",

@@ -118,7 +118,6 @@ def train(
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
     check(eval_samples is None or is_count(eval_samples), "train", "eval_samples", "an integer >= 1", eval_samples)
-    check(diagnose is None or is_count(diagnose), "train", "diagnose", "an integer >= 1", diagnose)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
     check(is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
@@ -129,8 +128,7 @@ def train(
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
     check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
-    if diagnose is not None and job.algorithm.capacity is not None:
-        raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
+    check_diagnose(diagnose, job.algorithm)
     job = job.cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
@@ -150,6 +148,13 @@ def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: i
     check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
     check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
     check(is_count(every), "train", "every", "an integer >= 1", every)
+
+
+def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
+    """Refuse a diagnosis that cannot be made."""
+    check(every is None or is_count(every), "train", "diagnose", "an integer >= 1", every)
+    if every is not None and algorithm.capacity is not None:
+        raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
 
 
 def is_here(device: str) -> bool:
