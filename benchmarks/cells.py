@@ -15,6 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VENVS, DATA, REQUIREMENTS = HERE / ".venvs", HERE / ".data", HERE / "requirements"
+PATIENCE = 900.0  # seconds for one step of an installation
 EVERY = 0.5  # seconds between two looks at the memory
 
 
@@ -105,7 +106,10 @@ def install(peer: str) -> str | None:
         [*pip, "--no-deps", "-r", str(wanted)],  # the list is complete: no torchvision, no CUDA comes in
     ]
     for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"does not install within {PATIENCE:g} s"
         if done.returncode:
             told = (done.stderr or done.stdout).strip().splitlines()
             return f"does not install: {told[-1][:200] if told else done.returncode}"

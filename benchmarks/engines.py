@@ -30,10 +30,10 @@ ENGINES = {
         Engine("fedkeel, compiled", "fedkeel", {"compile": "yes"}, workloads=("W1",)),
         Engine("pfl, 2 processes", "pfl", {"processes": "2"}, "pfl"),
         Engine("fedjax", "fedjax", {}, "fedjax", ("W1", "W4")),
-        Engine("pfl, 1 process", "pfl", {"processes": "1"}, "pfl", passes=2),
-        Engine("fedlab", "fedlab", {}, "fedlab", passes=2),
-        Engine("fluke", "fluke", {}, "fluke", passes=2),
-        Engine("flwr", "flwr", {}, "flwr", passes=2),
+        Engine("pfl, 1 process", "pfl", {"processes": "1"}, "pfl", passes=1),
+        Engine("fedlab", "fedlab", {}, "fedlab", passes=1),
+        Engine("fluke", "fluke", {}, "fluke", passes=1),
+        Engine("flwr", "flwr", {}, "flwr", passes=1),
     )
 }
 SHORT = {engine.name.replace(", ", "-").replace(" ", ""): engine.name for engine in ENGINES.values()}

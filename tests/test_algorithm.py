@@ -8,7 +8,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.algorithm import Rows
-from fedkeel.conformance import MODES, quadratics, toy, toy_world
+from fedkeel.conformance import MODES, Stairs, quadratics, toy, toy_world
 from fedkeel.recipes import CLIENTS, RECIPES
 
 
@@ -111,11 +111,21 @@ def refusal(text):
     return None
 
 
+def keeps_vectors(rule):
+    return rule.slot in ("scaffold", "feddyn", "adabest", "mime", "mimelite", "fedcm", "fedadc", "ghbm", "localghbm",
+                         "fedhbm", "contrastive")  # fmt: skip
+
+
 def due(one, two):
     """Why this pair of recipes may not be put together, or None: the whole table, from first principles."""
     servers = [name for name in (one, two) if RECIPES[name].server]
     if len(servers) == 2:
         return "two server optimizers"
+    if RECIPES[one].capacity and RECIPES[two].capacity:
+        return "levels twice"
+    kept = [name for name in (one, two) if any(map(keeps_vectors, fk.algorithm(name).rules))]
+    if kept and (RECIPES[one].capacity or RECIPES[two].capacity):
+        return "vectors of the whole model"
     if one == two and RECIPES[one].rules:
         return "stands twice"
     return None
@@ -140,7 +150,7 @@ class Represented(nn.Module):
 
 def trains(text):
     """One round moves the model."""
-    run = fk.train(replace(toy(), model=Represented), text, toy_world(), 1)
+    run = fk.train(replace(toy(), model=Represented, exits=Stairs), text, toy_world(), 1)
     return run.status == "done" and not torch.equal(run.params, run.state.x0)
 
 

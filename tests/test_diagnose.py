@@ -32,8 +32,16 @@ def contract(run: fk.Run) -> list[dict[str, object]]:
     return [{name: row[name] for name in COLUMNS if name != "wall_seconds"} for row in run.history]
 
 
+ONE_SIZE = [name for name in RECIPES if name not in ("heterofl", "scalefl")]
+
+
+def test_devices_of_different_size_are_not_diagnosed():
+    with pytest.raises(fk.InputError, match="differ in size"):
+        fk.train(toy(), "heterofl", toy_world(), 1, diagnose=1)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("text", [*RECIPES, "fedprox:mu=0.1+gel", "ghbm:tau=1", "gel:client=adam", "fedavg:clip=0.1"])
+@pytest.mark.parametrize("text", [*ONE_SIZE, "fedprox:mu=0.1+gel", "ghbm:tau=1", "gel:client=adam", "fedavg:clip=0.1"])
 def test_watching_changes_no_bit_of_the_training(text: str, mode: str) -> None:
     plain = fk.train(toy(), text, toy_world(), 2, engine=mode)
     watched = fk.train(toy(), text, toy_world(), 2, engine=mode, diagnose=1)

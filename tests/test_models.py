@@ -46,6 +46,8 @@ SIZES = [  # name, arguments, parameters, input, output after the batch
     ("resnet20", {"classes": 100}, 275_572, image(32, 3), (100,)),
     ("resnet110", {}, 1_730_714, image(8, 3), (10,)),
     ("resnet110", {"classes": 100}, 1_736_564, image(8, 3), (100,)),
+    ("resnet110_exits", {}, 1_982_136, image(8, 3), (10,)),
+    ("exit_net", {}, 85_464, image(28, 1), (10,)),
     ("msdnet24", {}, 2_646_556, image(32, 3), (10,)),
     ("msdnet24", {"classes": 100}, 2_692_996, image(32, 3), (100,)),
     ("resnet18", {}, 11_173_962, image(8, 3), (10,)),

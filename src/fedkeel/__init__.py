@@ -12,9 +12,11 @@
 from . import tasks, trackers
 from .adaptive_steps import SPS, DeltaSGD
 from .algorithm import Algorithm, At, Memory, Plan, Rule
+from .capacity import Exits, Widths
+from .capacity.slicing import Cut
 from .data import FederatedData
 from .engine.local import Local
-from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
+from .errors import ClientError, EngineWarning, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .optim import SGD, Adagrad, Adam, Yogi
 from .recipes import algorithm
 from .rules import (
@@ -30,9 +32,11 @@ from .rules import (
     LocalGHBM,
     Mime,
     MimeLite,
+    OwnClasses,
     Proximal,
     Scaffold,
     Schedule,
+    SelfDistillation,
 )
 from .task import Task, cross_entropy
 from .training import Run, load, resume, train
@@ -52,8 +56,11 @@ __all__ = [
     "At",
     "ClientError",
     "Contrastive",
+    "Cut",
     "DeltaSGD",
+    "EngineWarning",
     "Epochs",
+    "Exits",
     "Fathom",
     "FedADC",
     "FedCM",
@@ -71,6 +78,7 @@ __all__ = [
     "MimeLite",
     "MissingExtra",
     "Nova",
+    "OwnClasses",
     "Plan",
     "Proximal",
     "Rule",
@@ -78,11 +86,13 @@ __all__ = [
     "Samples",
     "Scaffold",
     "Schedule",
+    "SelfDistillation",
     "StabilityWarning",
     "Task",
     "Uniform",
     "UniformSteps",
     "Upload",
+    "Widths",
     "World",
     "Yogi",
     "__version__",

@@ -1,4 +1,4 @@
-"""An algorithm is optimizers + rules + weights.
+"""An algorithm is optimizers + rules + weights, and a capacity where devices differ in size.
 
 `Rule` holds both halves of a method in one class; `At` is what its formulas may read; `Algorithm` puts the
 parts together and refuses combinations that make no sense.
@@ -21,6 +21,7 @@ from .weights import WEIGHTS, Samples, Weights
 from .wire import Reports, Slots, Upload
 
 if TYPE_CHECKING:
+    from .capacity import Capacity
     from .data.batches import Batch
     from .task import Task
     from .world import Ints, World
@@ -89,6 +90,8 @@ class Lender(Protocol):
     def full_gradient(self, at: At, point: Tensor) -> Tensor: ...
     def represent(self, point: Tensor) -> Tensor: ...
     def draw_model(self, at: At) -> Tensor: ...
+    def owned(self, at: At) -> Tensor: ...
+    def class_rows(self) -> Tensor: ...
 
 
 @dataclass
@@ -186,6 +189,16 @@ class At:
         assert self.lender is not None
         return self.lender.draw_model(self)
 
+    def owned(self) -> Tensor:
+        """1 for each class a client has samples of, else 0: `[clients, classes]`."""
+        assert self.lender is not None
+        return self.lender.owned(self)
+
+    def class_rows(self) -> Tensor:
+        """For each parameter the class whose score it alone makes, or -1: `[params]`."""
+        assert self.lender is not None
+        return self.lender.class_rows()
+
     def head(self, n: int) -> None:
         """Keep the first n clients in view: the others have spent their budget."""
         for rows in (self.scalars, self.state, *self.memory_all.values(), *self.scratch_all.values()):
@@ -248,11 +261,13 @@ class Rule:
     client_init(x, at)          a client's memory at its first participation
     survey(at)                  a first exchange in the same round; its weighted mean comes back as at.surveyed
     start(y, at)                moves the model before the first local step
+    output(o, at)               changes the model's outputs [clients, batch, ...] before the loss sees them
     loss(z, at)                 adds to the loss of every sample, given the model's representations of the batch
     gradient(g, y, at)          corrects the gradient of every local step; may also be asked about another y (DeltaSGD)
     penalty(y, at)              what `gradient` is the derivative of, if it is one: SPS then sees the whole objective
     after_step(y, at)           moves the model after every local step
     extra(y, at)                moves the model after the last one
+    covers(at)                  1 for each element of the clients' updates that counts, else 0 (one rule at most)
     finish(y, at)               what is uploaded, and the new memory
     server_step(server, up, at) the server's new slots
     update(delta, server, at)   changes the aggregated update (one rule at most)
@@ -271,6 +286,7 @@ class Rule:
 
     reference: ClassVar[str] = ""
     formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
+    scalars_only: ClassVar[bool] = False  # what it sends and keeps has no element of the model: fit for sub-models
     keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
 
     def broadcast(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
@@ -301,6 +317,9 @@ class Rule:
     def start(self, y: Tensor, at: At) -> None:
         return None
 
+    def output(self, o: Tensor, at: At) -> Tensor:
+        return o
+
     def loss(self, z: Tensor, at: At) -> Tensor | None:
         return None
 
@@ -315,6 +334,9 @@ class Rule:
 
     def extra(self, y: Tensor, at: At) -> None:
         return None
+
+    def covers(self, at: At) -> Tensor:
+        return torch.ones_like(at.x)
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         return Upload(), {}
@@ -373,7 +395,9 @@ ONCE = {  # hooks that one rule of an algorithm may define, and what it then doe
     "update": "replace the server's update",
     "plan": "set the rate of a round",
     "eval_params": "choose the model to evaluate",
+    "covers": "choose the elements that count",
 }
+VECTORS = ("client_init", "survey", "send", "finish", "update", "eval_params")  # hooks that keep or send some
 
 
 @dataclass(frozen=True)
@@ -392,6 +416,7 @@ class Algorithm:
     server: Optimizer = field(default_factory=SGD)
     weights: Weights | str = field(default_factory=Samples)
     buffers: str = "average"
+    capacity: Capacity | None = None  # sub-models for devices of different size
     spec: str | None = None  # the text it was made from
 
     def __post_init__(self) -> None:
@@ -442,7 +467,8 @@ class Algorithm:
 
     def parameters(self) -> dict[str, Any]:
         """Every value, for the configuration."""
-        return {
+        capacity = {} if self.capacity is None else {"capacity": self.capacity.parameters()}
+        return capacity | {
             "client": self.client.parameters(),
             "rules": [rule.parameters() for rule in self.rules],
             "server": self.server.parameters(),
@@ -468,6 +494,13 @@ class Algorithm:
                     f"FedNova's weights need updates that are a fixed combination of gradients, which {bent[0]} "
                     "does not give; use weights=samples or weights=uniform."
                 )
+        if self.capacity is not None:
+            for rule in self.rules:
+                if not rule.scalars_only and any(map(rule.defines, VECTORS)):
+                    raise InputError(
+                        f"{rule.slot} keeps or sends vectors of the whole model, which clients that train a part of it "
+                        "have no rule for; use it without levels, or use fedprox, gel or a server optimizer with them."
+                    )
         parts: list[Optimizer | Rule] = [self.client, *self.rules]
         for part in parts:
             if why := part.refuse(self):

@@ -90,6 +90,7 @@ def _fail(error: object, code: int) -> int:
 def _parser() -> Parser:
     from .data import command as data
     from .report import command as report
+    from .reproduce import command as reproduce
     from .sweep import command as sweep
     from .version import __version__
 
@@ -116,6 +117,7 @@ def _parser() -> Parser:
     explain.set_defaults(do=_explain)
     report.add_commands(commands)
     sweep.add_commands(commands)
+    reproduce.add_commands(commands)
     data.add_commands(commands)
     return parser
 
@@ -131,10 +133,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
-    _add_ui(run)
     run.add_argument(
         "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
     )
+    _add_ui(run)
     add_settings(run)
     run.set_defaults(do=_run)
 
@@ -298,22 +300,6 @@ def _carry_out(study: Any, out: Path, arguments: argparse.Namespace) -> int:
     return 3 if diverged else 0
 
 
-@contextmanager
-def _live_page(out: Path, wanted: bool, talk: Any) -> Iterator[None]:
-    """Serve the report of what is being run, while it runs."""
-    if not wanted:
-        yield
-        return
-    from .report.ui import Ui
-
-    with Ui([out], replays=False) as ui:
-        talk.print(f"Watch it at {ui.url}", soft_wrap=True, highlight=False)
-        try:
-            yield
-        finally:
-            ui.linger()
-
-
 def _compare(arguments: argparse.Namespace) -> int:
     from .compare import score, summary, top_share
     from .report.terminal import ranks, table
@@ -343,6 +329,22 @@ def terminal() -> Any:
 
     console = Console()
     return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
+
+
+@contextmanager
+def _live_page(out: Path, wanted: bool, talk: Any) -> Iterator[None]:
+    """Serve the report of what is being run, while it runs."""
+    if not wanted:
+        yield
+        return
+    from .report.ui import Ui
+
+    with Ui([out], replays=False) as ui:
+        talk.print(f"Watch it at {ui.url}", soft_wrap=True, highlight=False)
+        try:
+            yield
+        finally:
+            ui.linger()
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -51,7 +51,7 @@ def arrive(
     scalars |= {name: column.clone() for name in ("lr_sum", "loss_sum", "extra_gradients", "extra_samples")}
     at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
     at.lender = lent = Lent(worker, batches, job.algorithm)
-    worker.gradients.terms = lent.loss_terms(at)
+    worker.gradients.terms, worker.gradients.outcome = lent.loss_terms(at), lent.outcome(at)
     for rule in job.algorithm.rules:
         rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
         if rule.defines("client_init") and not seen.all():
@@ -84,6 +84,9 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
     update, finished = y - at.x, {rule.slot: rule.finish(y, at.of(rule)) for rule in algorithm.rules}
     if said := algorithm.client.scalars(at.state, at):
         finished[algorithm.client.slot] = Upload(scalars=said), {}
+    covers = next((rule.covers(at.of(rule)) for rule in algorithm.hooks("covers")), None)
+    if covers is not None:
+        update = update * covers
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
     finite = torch.stack([torch.isfinite(value).all(1) for value in sums.values()]).all(0).cpu().numpy()[back]
@@ -103,6 +106,9 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
     part.losses = [at.scalars["loss_sum"][rows] / steps]
     part.scalars = [{slot: {k: v[rows] for k, v in up.scalars.items()} for slot, (up, _) in finished.items()}]
     part.sum_up({key: value[rows] for key, value in sums.items()}, algorithm.weighing.each(samples, norms))
+    if covers is not None:
+        mass = algorithm.weighing.each(samples, torch.ones_like(samples))
+        part.put(*wire.COVERED, (mass * covers[rows]).sum(0))
     worker.sum_buffers(part, samples)
     kept = {slot: {name: v[rows] for name, v in memory.items()} for slot, (_, memory) in finished.items() if memory}
     part.memory = [(cohort[finite], kept)] if kept else []

@@ -108,6 +108,20 @@ class Arm:
             return Gain()  # a run that broke off early bounds nothing
         return speedup(base.costs("round"), self.costs("round"), base.missed > 0, self.missed > 0)
 
+    def per(self, cost: str, unit: float) -> float | None:
+        """The last accuracy per unit of what the whole run cost, mean over seeds; None where that is not counted."""
+        shares: list[float] = []
+        for history in self.histories:
+            accuracy, spent = history.last("accuracy"), amount(history[-1], cost)
+            if accuracy is None or not spent:
+                return None
+            shares.append(accuracy / (spent / unit))
+        return statistics.mean(shares)
+
+    def per_text(self, cost: str, unit: float) -> str:
+        value = self.per(cost, unit)
+        return "-" if value is None else f"{value:,.3g}"
+
     def finals(self) -> list[float]:
         """Per seed, the last accuracy."""
         return [value for history in self.histories if (value := history.last("accuracy")) is not None]
@@ -134,7 +148,7 @@ def amount(row: Row, column: str) -> Any:
     """A row's cost by name; `bytes` is both directions, `megabytes` the same in 10^6."""
     if column == "megabytes":
         return amount(row, "bytes") / 1e6
-    return row["bytes_down"] + row["bytes_up"] if column == "bytes" else row[column]
+    return row["bytes_down"] + row["bytes_up"] if column == "bytes" else row.get(column)
 
 
 def interval(values: Sequence[float]) -> float | None:
@@ -312,6 +326,12 @@ def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
     return {"target": target, "baseline": arms[0].name, "last_n": n, "arms": told}
 
 
+def _worth(arm: Arm) -> dict[str, Any]:
+    """What a unit of cost buys, of arms whose devices differ in size."""
+    per = arm.per("flops", 1e12)
+    return {} if per is None else {"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": per}
+
+
 def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
     reached, finals, lasts, gain = arm.reached(), arm.finals(), arm.lasts(n), arm.speedup(base)
     apart = equal_rounds(arm, base)
@@ -344,5 +364,6 @@ def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "difference_mean": None if apart is None else statistics.mean(apart),
         "difference_95": None if apart is None else interval(apart),
         "cost_to_baseline_quality": cost_to_quality(arm, base, n),
+        **_worth(arm),
         **({"diagnosis": why} if (why := means(arm.histories)) else {}),
     }

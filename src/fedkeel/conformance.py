@@ -94,6 +94,37 @@ def toy(clients: int = 7, seed: int = 0) -> Task:
     return Task(model, cross_entropy, data, name="toy", batch_size=4, lr=0.05, budget=UniformSteps(1, 4))
 
 
+class Stairs(nn.Module):
+    """Four dense layers in a row with an exit after each: the smallest model that has levels by depth."""
+
+    ratios = (0.5, 0.5, 0.75, 1.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Linear(wide, 6) for wide in (4, 6, 6, 6))
+        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
+
+    def exits(self, x: Tensor, depth: int) -> list[Tensor]:
+        """The scores at the first exits."""
+        out = []
+        for step, head in zip(self.steps[:depth], self.heads, strict=False):
+            x = step(x).tanh()
+            out.append(head(x))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.exits(x, len(self.steps))[-1]
+
+
+def toy_exits() -> Task:
+    """`toy` with a model that has early exits, for algorithms with levels.
+
+    >>> toy_exits().model().ratios
+    (0.5, 0.5, 0.75, 1.0)
+    """
+    return replace(toy(), model=Stairs)
+
+
 def toy_world() -> World:
     """Four of toy's clients a round, with 1 to 4 steps each, of 9 the server expects."""
     return World(cohort=4, budget=UniformSteps(1, 4))
@@ -252,17 +283,29 @@ def check_bytes(
     post = Post()
     watched = replace(known, rules=[post.watch(rule) for rule in known.rules])
     run = _run(watched, task, world, engine=Local(mode, workers=1))
-    model = {"x": run.params} | {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):
         t, clients = row["round"], row["clients"] + row["dropped"]
-        down += clients * payload(model | post.down.get(t, {})) + clients * payload(post.surveyed.get(t, {}))
-        up += clients * payload(model) + post.up.get(t, 0)
+        models = _models_sent(run, known, task or toy(), world or toy_world(), t, clients)
+        down += sum(map(payload, models)) + clients * payload(post.down.get(t, {}) | {"x": run.params[:0]})
+        down += clients * payload(post.surveyed.get(t, {}))
+        up += sum(map(payload, models)) + post.up.get(t, 0)
         for name, real in (("bytes_down", down), ("bytes_up", up)):
             told = row[name]
             assert told == real, f"{name} is {told} after round {t}; the messages' tensors have {real} bytes"
         grown = row["overhead_bytes"] > before["overhead_bytes"]
         assert grown or not clients, f"round {t} has no overhead_bytes, but every message has a header"
+
+
+def _models_sent(run: Run, known: Algorithm, task: Task, world: World, t: int, clients: int) -> list[dict[str, Tensor]]:
+    """The model, or the part of it, that each client of this round receives."""
+    buffers = {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
+    if known.capacity is None:
+        return [{"x": run.params} | buffers] * clients
+    levels = known.capacity.levels(run.flat, known.capacity.adapt(task).cast(run.params.dtype, "cpu"))
+    cohort = world.who(t, len(task.data), 0, task.data.sizes)
+    parts = [levels[i] for i in known.capacity.of(cohort, 0, t, len(task.data))]
+    return [{"x": run.params[level.index]} for level in parts if level is not None]
 
 
 def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -> None:
@@ -353,9 +396,8 @@ class Post:
             post.add(at, {name: value[0].clone() for name, value in upload.vectors.items()})
             return upload, memory
 
-        hooks: dict[str, Any] = {"send": send, "finish": finish}
-        if rule.defines("survey"):
-            hooks["survey"] = survey
+        reading: dict[str, Any] = {"send": send, "survey": survey, "finish": finish}
+        hooks = {name: hook for name, hook in reading.items() if rule.defines(name)}
         watched = copy.copy(rule)
         object.__setattr__(watched, "__class__", type(kind.__name__, (kind,), hooks))
         return watched

@@ -56,9 +56,15 @@ class Message:
     buffers: dict[str, Tensor]
     batch_size: int | None
 
+    def cut(self, index: Tensor) -> Message:
+        """What a client receives whose sub-model has these elements."""
+        return replace(self, at=self.at | {name: self.at[name][index] for name in ("x", "x0")})
+
 
 def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
     """The state before round 1."""
     at = At(x=x, x0=x, rounds=job.rounds, population=len(job.task.data), optimizer=job.algorithm.client)
     rules = {rule.slot: rule.server_init(x, at.of(rule)) for rule in job.algorithm.rules}
-    return State(x, x, buffers, job.algorithm.server.init(x), rules, Memories(len(job.task.data)))
+    counted = COUNTED if job.algorithm.capacity is None else (*COUNTED, "flops")
+    totals = dict.fromkeys(counted, 0)
+    return State(x, x, buffers, job.algorithm.server.init(x), rules, Memories(len(job.task.data)), totals=totals)

@@ -9,6 +9,7 @@ from typing import Any
 from . import grammar
 from .adaptive_steps import SPS, DeltaSGD
 from .algorithm import Algorithm, Rule
+from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
 from .optim import SGD, Adagrad, Adam, Adaptive, Optimizer, Yogi
 from .rules import (
@@ -25,9 +26,11 @@ from .rules import (
     LocalGHBM,
     Mime,
     MimeLite,
+    OwnClasses,
     Proximal,
     Scaffold,
     Schedule,
+    SelfDistillation,
 )
 from .rules.schedule import DECAYS
 from .weights import WEIGHTS, Nova, Uniform, Weights
@@ -45,6 +48,7 @@ COMMON = {
     "server_lr": "server learning rate (a number or match-gel)",
     "weights": f"{', '.join(WEIGHTS)}",
     "buffers": "average or server",
+    "level": "everybody trains this sub-model: a to e (width), or 1 to 4 where the task has early exits",
 }
 ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
 
@@ -59,14 +63,20 @@ class Recipe:
     server: Callable[..., Optimizer] | None = None
     weights: Callable[..., Weights] | None = None
     client: type[Optimizer] | None = None
+    capacity: Callable[..., Capacity] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
     reference: str = ""
 
 
-def _keys(part: type[Optimizer] | type[Rule]) -> dict[str, Any]:
+def _keys(part: type[Optimizer] | type[Rule] | type[Capacity]) -> dict[str, Any]:
     """A part's own parameters and their defaults; what it shares with SGD is a common key."""
     shared = {f.name for f in fields(SGD)}
     return {f.name: f.default for f in fields(part) if f.name not in shared}  # type: ignore[arg-type]
+
+
+def _of(part: type[Any], keys: dict[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(part)}
+    return {name: value for name, value in keys.items() if name in names}
 
 
 def _adaptive(kind: type[Adaptive]) -> Callable[..., Optimizer]:
@@ -211,6 +221,22 @@ RECIPES: dict[str, Recipe] = {
         rules=lambda **keys: [Contrastive(**keys)],
         reference=Contrastive.reference,
     ),
+    "heterofl": Recipe(
+        "weak clients train narrower copies of the model",
+        _keys(Widths) | {"mask": True},
+        capacity=lambda mask, **keys: Widths(**keys),
+        rules=lambda mask, **keys: [OwnClasses()] if mask else [],
+        defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0},
+        reference=Widths.reference,
+    ),
+    "scalefl": Recipe(
+        "weak clients train narrower and shallower copies, which end in early exits",
+        _keys(Exits) | _keys(SelfDistillation),
+        capacity=lambda **keys: Exits(**_of(Exits, keys)),
+        rules=lambda **keys: [SelfDistillation(**_of(SelfDistillation, keys))],
+        defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4},
+        reference=Exits.reference,
+    ),
 }
 
 
@@ -256,9 +282,14 @@ def algorithm(text: str) -> Algorithm:
     server = servers[0] if servers else SGD()
     if "server_lr" in settings:
         server = replace(server, lr=settings["server_lr"])
-    weighing: Any = common.get("weights") or (weights[0] if weights else _default_weights(client, rules))
-    buffers = settings.get("buffers", "average")
-    return Algorithm(client, rules, server, weighing, buffers, spec=grammar.write(segments))
+    usual = settings.get("weights") or _default_weights(client, rules)
+    weighing: Any = common.get("weights") or (weights[0] if weights else usual)
+    capacities = [recipe.capacity(**keys) for recipe, keys in owned if recipe.capacity]
+    capacities += [only(settings["level"])] if settings.get("level") is not None else []
+    if len(capacities) > 1:
+        raise InputError(f"'{text}' gives clients levels twice; use one of heterofl, scalefl and level=.")
+    buffers, levels = settings.get("buffers", "average"), capacities[0] if capacities else None
+    return Algorithm(client, rules, server, weighing, buffers, levels, spec=grammar.write(segments))
 
 
 def _client(
@@ -293,22 +324,36 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
     True
     """
 
-    def part(table: Mapping[str, Any], values: dict[str, Any]) -> Any:
-        return table[values["name"]](**{k: v for k, v in values.items() if k != "name"})
-
     return Algorithm(
         client=part(OPTIMIZERS, parameters["client"]),
         rules=[part(RULES, values) for values in parameters["rules"]],
         server=part(OPTIMIZERS, parameters["server"]),
         weights=part(WEIGHTS, parameters["weights"]),
         buffers=parameters["buffers"],
+        capacity=capacity(parameters["capacity"]) if parameters.get("capacity") else None,
         spec=spec,
     )
+
+
+def part(table: Mapping[str, Any], values: dict[str, Any]) -> Any:
+    """A part from its `parameters`."""
+    return table[values["name"]](**{k: v for k, v in values.items() if k != "name"})
+
+
+def capacity(values: dict[str, Any]) -> Capacity:
+    """A capacity from its `parameters`.
+
+    >>> capacity(Widths(shares="1/1/0/0/1").parameters()).shares
+    (1.0, 1.0, 0.0, 0.0, 1.0)
+    """
+    made: Capacity = part(CAPACITIES, values)
+    return made
 
 
 def nameable(parts: Algorithm) -> bool:
     """Whether every part is one of ours, so that the algorithm can be written down and built again."""
     tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
+    tables += [(parts.capacity, CAPACITIES)] if parts.capacity is not None else []
     tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
     functions = any(callable(value) for part, _ in tables for value in vars(part).values())
     return not functions and all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)

@@ -24,7 +24,7 @@ from .algorithm import Algorithm, At, Plan
 from .client import arrive, naming, report, survey
 from .data.batches import Batch, Batches
 from .engine.local import Engine, Worker
-from .job import COUNTED, Job, Message, State
+from .job import Job, Message, State
 from .wire import Part, Slots
 from .world import Ask, Ints
 
@@ -62,7 +62,6 @@ def gather(job: Job, state: State, engine: Engine, do: Callable[..., Part]) -> t
     plan, cohort, steps = invite(job, state)
     message, at = broadcast(job, state, state.round + 1, len(cohort), plan)
     total = Part()
-    wire.count_download(total, message.at["sent_all"], state.x, state.buffers, len(cohort))
     if algorithm.hooks("survey"):  # a first exchange in the same round
         surveyed = engine.reduce(survey, message, cohort, steps, state.memories)
         at.surveyed_all = message.at["surveyed_all"] = surveyed.means(algorithm)
@@ -104,6 +103,7 @@ def visit(worker: Worker, message: Message, clients: Ints, steps: Ints, memory: 
         where.append(at)
         local_update(at, y, batches, worker.gradients, message.job.algorithm)
         part = report(at, y, np.argsort(order), worker, message.job.algorithm)
+    wire.count_download(part, message.at["sent_all"], message.at["x"], message.buffers, len(clients))
     part.count("gradients", int(steps.sum()) + int(at.scalars["extra_gradients"].sum()))
     part.count("samples", int((steps[order] * batches.widths).sum()) + int(at.scalars["extra_samples"].sum()))
     return part
@@ -148,7 +148,7 @@ def local_update(
 def server_step(job: Job, state: State, part: Part, at: At) -> State:
     """Rules, then the server optimizer; memories are written only now that the round is accepted."""
     algorithm = job.algorithm
-    totals = {name: state.totals[name] + part.counts.get(name, 0) for name in COUNTED}
+    totals = {name: before + part.counts.get(name, 0) for name, before in state.totals.items()}
     if not part.clients:
         return replace(state, round=at.round, totals=totals)
     up = part.reports(algorithm)

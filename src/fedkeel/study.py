@@ -68,7 +68,6 @@ class Study:
         check(self.lr is None or (is_number(self.lr) and self.lr > 0), "run", "lr", "> 0", self.lr)
         check(self.target is None or is_number(self.target), "run", "target", "a number", self.target)
         check(is_count(self.checkpoint_every), "run", "checkpoint-every", "an integer >= 1", self.checkpoint_every)
-        check(self.diagnose is None or is_count(self.diagnose), "run", "diagnose", "an integer >= 1", self.diagnose)
         good = self.eval_samples is None or is_count(self.eval_samples)
         check(good, "run", "eval-samples", "an integer >= 1", self.eval_samples)
         check(training.is_here(self.device), "run", "device", "one that torch finds here, such as 'cpu'", self.device)
@@ -107,6 +106,7 @@ class Study:
         for seed in self.seeds:
             training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
+            training.check_diagnose(self.diagnose, self.algorithm(text))
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
 
     def local(self, workers: int | None = None) -> Local:

@@ -42,7 +42,8 @@ class Task:
     model: a function without arguments that makes an `nn.Module`, called once under the run's seed.
     loss: `loss(output, target)`, one value per sample. batch_size: None means all local data.
     metric: `metric(outputs, targets)` on the whole test set in place of accuracy. target: the accuracy that
-    comparisons count rounds to. augment: changes the inputs of every training batch, such as `CropFlip()`.
+    comparisons count rounds to. augment: changes the inputs of every training batch, such as `CropFlip()`. exits: makes
+    the model with early exits that algorithms with levels train in place of `model`.
 
     >>> data = FederatedData.from_arrays(torch.randn(8, 3), [0, 1] * 4, clients=[0, 0, 0, 0, 1, 1, 1, 1])
     >>> Task(model=lambda: nn.Linear(3, 2), loss=cross_entropy, data=data).batch_size
@@ -59,6 +60,7 @@ class Task:
     metric: Metric | None = None
     target: float | None = None
     augment: Augment | None = None
+    exits: Callable[[], nn.Module] | None = None
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class Task:
         self._keep_name_of_these_parts()
 
     def _keep_name_of_these_parts(self) -> None:
-        parts = (self.model, self.loss, self.data, self.metric, self.augment)
+        parts = (self.model, self.loss, self.data, self.metric, self.augment, self.exits)
         if isinstance(self.spec, Spec):
             if any(mine is not named for mine, named in zip(parts, self.spec.parts, strict=True)):
                 object.__setattr__(self, "spec", None)

@@ -118,7 +118,6 @@ def train(
     check_settings(rounds, seed, batch_size, eval_every, every)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
     check(eval_samples is None or is_count(eval_samples), "train", "eval_samples", "an integer >= 1", eval_samples)
-    check(diagnose is None or is_count(diagnose), "train", "diagnose", "an integer >= 1", diagnose)
     check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
     check(is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
@@ -129,10 +128,11 @@ def train(
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
     check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
+    check_diagnose(diagnose, job.algorithm)
     job = job.cast(dtype, device)
     model = job.task.adopt(seed, dtype, device)
     with one_thread():
-        workers = engine.start(job.task, model, seed)
+        workers = engine.start(job.task, model, seed, job.algorithm.capacity)
         config = configuration(job, workers, dtype, eval_every, every)
         config |= {"compile": engine.compile, "eval_samples": eval_samples, "diagnose": diagnose}
         started(config)
@@ -150,6 +150,13 @@ def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: i
     check(is_count(every), "train", "every", "an integer >= 1", every)
 
 
+def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
+    """Refuse a diagnosis that cannot be made."""
+    check(every is None or is_count(every), "train", "diagnose", "an integer >= 1", every)
+    if every is not None and algorithm.capacity is not None:
+        raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
+
+
 def is_here(device: str) -> bool:
     """Whether torch can put a tensor there."""
     try:
@@ -164,6 +171,7 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
+    task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
     resolved = algorithm.resolve(task, world)
     for rule in resolved.rules:
@@ -369,7 +377,8 @@ def resume(
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
         compile, why = config.get("compile", False), config["engine_reason"]
-        engine = Local(config["engine"], workers, config["chunk"], compile, why).start(job.task, model, config["seed"])
+        local = Local(config["engine"], workers, config["chunk"], compile, why)
+        engine = local.start(job.task, model, config["seed"], job.algorithm.capacity)
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
@@ -385,6 +394,8 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or task_of(config)
     dtype = DTYPES[config["dtype"]]
+    if known := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
+        task = recipes.capacity(known).adapt(task)
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
     if (path / files.STATE).exists():  # the model may be older, from an earlier stop

@@ -22,8 +22,10 @@ from .world import Ints
 if TYPE_CHECKING:
     from .algorithm import Algorithm, Memory, Rule
     from .optim import Optimizer
+    from .weights import Weights
 
 Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
+COVERED = "", "update", "covered"  # the sum that says by how much each element of the update is covered
 
 
 class Upload:
@@ -91,11 +93,23 @@ class Part:
             if rule:
                 self.put(rule, name, "mean", value.sum(0))
 
+    def mass(self, weights: Weights) -> Tensor:
+        """What these clients count together in a mean: FedNova's lengths apart, the sum of their weights."""
+        samples = torch.cat(self.samples)
+        return weights.each(samples, torch.ones_like(samples)).sum()
+
+    def spread(self, index: Tensor, size: int, weights: Weights) -> None:
+        """Turn the sums over a sub-model into sums over the whole model, and say which elements they cover."""
+        if self.clients:
+            self.sums.setdefault(COVERED, self.mass(weights).expand(len(index)))
+            self.sums = {k: v.new_zeros(size).index_copy(0, index, v) for k, v in self.sums.items()}
+
     def reports(self, algorithm: Algorithm) -> Reports:
         """The sums as means."""
         samples, norms, steps = (torch.cat(column) for column in (self.samples, self.norms, self.steps))
         weights = algorithm.weighing
-        return Reports(self, weights.scale(samples, norms, steps), weights.each(samples, norms))
+        raw, mass = weights.each(samples, norms), self.mass(weights)
+        return Reports(self, weights.scale(samples, norms, steps), raw, mass)
 
     def means(self, algorithm: Algorithm) -> Slots:
         """The weighted mean of every rule's vectors, by rule and name."""
@@ -117,8 +131,8 @@ class Part:
 class Reports:
     """The uploads of a round as a rule's `server_step` sees them: means over the clients that reported."""
 
-    def __init__(self, part: Part, scale: Tensor, raw: Tensor) -> None:
-        self.part, self.scale, self.raw, self._slot = part, scale, raw, ""
+    def __init__(self, part: Part, scale: Tensor, raw: Tensor, mass: Tensor) -> None:
+        self.part, self.scale, self.raw, self.mass, self._slot = part, scale, raw, mass, ""
 
     def of(self, rule: Rule | Optimizer) -> Reports:
         """The same reports, seen by this rule."""
@@ -147,8 +161,9 @@ class Reports:
         return torch.cat(self.part.samples)
 
     def update(self) -> Tensor:
-        """Delta, the aggregated update."""
-        return self.part.sums["", "update", "weighted"] * self.scale
+        """Delta, the aggregated update; an element that only some clients trained is their mean alone."""
+        delta, covered = self.part.sums["", "update", "weighted"] * self.scale, self.part.sums.get(COVERED)
+        return delta if covered is None else delta * torch.where(covered > 0, self.mass / covered, 0.0)
 
     def buffers(self, old: dict[str, Tensor]) -> dict[str, Tensor]:
         """Floating buffers averaged by samples, integer ones from the cohort's first client."""

@@ -12,7 +12,7 @@ import torch
 
 import fedkeel as fk
 from fedkeel import conformance
-from fedkeel.conformance import MODES, toy, toy_world
+from fedkeel.conformance import MODES, toy, toy_exits, toy_world
 from fedkeel.engine.local import Local
 from fedkeel.recipes import RECIPES
 
@@ -270,7 +270,27 @@ TUNED = {
         seeds=False,
     ),
 }
-TABLE |= DRIFTS | TUNED
+PLAIN = "momentum=0,weight_decay=0,weights=samples"
+SIZED = {
+    "heterofl": Entry(
+        neutral=f"rates=1,clip=none,mask=false,{PLAIN}",
+        central=None,  # clients hold some classes only, and say nothing of the others
+        knobs="momentum=0.5",
+        quiet=("statistics",),  # what is evaluated; test_capacity has it
+        rounds=4,
+        seeds=False,
+    ),
+    "scalefl": Entry(
+        neutral=None,  # its loss is over all exits: test_capacity has FedAvg on that loss
+        central=None,
+        knobs="momentum=0.5,gamma=2",
+        others={"selfdistillation.mean": "batch"},
+        rounds=4,
+        task=toy_exits,
+        seeds=False,
+    ),
+}
+TABLE |= DRIFTS | TUNED | SIZED
 OTHER_VALUES = {
     "beta": 0.4, "mu": 0.3, "tau_eff": "steps", "steps": 2, "proxy": "last",
     "beta1": 0.4, "beta2": 0.4, "eps": 0.1, "v_init": 0.1, "bias_correction": "true",
@@ -281,6 +301,10 @@ OTHER_VALUES = {
     "c": 0.9, "fstar": 0.1, "max": 0.02, "smooth": "false", "temperature": 0.9,
     "epochs": 0.4, "batch_size": 7, "gamma_lr": 0.9, "gamma_epochs": 0.9, "gamma_batch": 0.9, "smoothing": 0.1,
     "fathom:steps": "floor",
+    "shares": "1/0/0/0/3", "assign": "dynamic", "rates": "0.9/0.5/0.25/0.125/0.0625", "scaler": "false",
+    "mask": "false",
+    "scalefl:shares": "1/0/0/1", "ratios": "0.4/0.5/0.75/1", "after": 0.6, "mean": "batch", "detach": "true",
+    "scalefl:gamma": 0.7,
 }  # fmt: skip
 NAMES = [name for name in RECIPES if name in TABLE]
 WHOLE = NAMES + [name + TABLE[name].gel for name in NAMES if TABLE[name].gel]

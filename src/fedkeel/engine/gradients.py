@@ -76,6 +76,7 @@ class Serial:
         self.task, self.model, self.split = task, model, Split(model)
         self.draws_globally = False  # see `moves_global_generator`
         self.terms: Callable[[Tensor], Tensor | None] | None = None  # rules' terms of the loss, from representations
+        self.outcome: Callable[[Tensor], Tensor] | None = None  # what rules make of the outputs before the loss
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[1, params]`: the module's own storage."""
@@ -90,9 +91,11 @@ class Serial:
 
     def _losses(self, x: Tensor, y: Tensor) -> Tensor:
         if self.terms is None:
-            return self.task.loss(self.model.module(x), y)
+            output = self.model.module(x)
+            return self.task.loss(output if self.outcome is None else self.outcome(output[None])[0], y)
         z, output = self.split(x)
         added = self.terms(z[None])
+        output = output if self.outcome is None else self.outcome(output[None])[0]
         return self.task.loss(output, y) if added is None else self.task.loss(output, y) + added[0]
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -126,8 +129,10 @@ class Batched:
     def __init__(self, task: Task, model: FlatModel, plain: Plain | None = None) -> None:
         self.task, self.model, self.split = task, model, Split(model)
         self.plain = plain or lockstep(task, model)
+        self.outputs = outputs_of(model)
         self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
         self.terms: Callable[[Tensor], Tensor | None] | None = None
+        self.outcome: Callable[[Tensor], Tensor] | None = None
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[clients, params]`."""
@@ -140,12 +145,13 @@ class Batched:
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.batch = batch
-        if self.terms is None:
+        if self.terms is None and self.outcome is None:
             return self.plain(y, batch.x, batch.y, batch.share)
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
-            z, output = self.both(leaf, batch.x)
-            losses, added = losses_of(self.task, output, batch.y), self.terms(z)
+            z, output = (None, self.outputs(leaf, batch.x)) if self.terms is None else self.both(leaf, batch.x)
+            losses = losses_of(self.task, output if self.outcome is None else self.outcome(output), batch.y)
+            added = None if z is None or self.terms is None else self.terms(z)
             loss = mean(losses if added is None else losses + added, batch.share)
             (g,) = torch.autograd.grad(loss.sum(), leaf)
         return g, loss.detach()[:, None]
@@ -153,6 +159,16 @@ class Batched:
 
 # (models `[clients, params]`, inputs, targets, shares or None) -> (gradients, losses `[clients, 1]`)
 Plain = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
+    """`outputs(models [clients, params], inputs)` of any module that vmap can follow."""
+
+    def one(vector: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(model.module, model.views(vector), (x,))
+        return output
+
+    return vmap(one)
 
 
 def losses_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
@@ -179,12 +195,10 @@ def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
         d = d / d.shape[1] if share is None else d * share.view(*share.shape, *[1] * (d.ndim - 2))
         return chain.backward(kept, d), mean(losses, share)[:, None]
 
-    def one(vector: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = functional_call(model.module, model.views(vector), (x,))
-        return output
+    outputs = outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        loss = mean(losses_of(task, vmap(one)(y, x), target), share)
+        loss = mean(losses_of(task, outputs(y, x), target), share)
         return loss.sum(), loss
 
     def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,9 @@ import queue
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,11 +21,12 @@ from torch import Tensor
 
 from .. import draws
 from ..algorithm import Algorithm, At
+from ..capacity import Capacity, Level, slicing
 from ..data.batches import Batch, Batches, whole
 from ..errors import EngineWarning, check, is_count
 from ..flat import FlatModel, seeded
 from ..task import Task
-from ..wire import Part
+from ..wire import Part, Slots
 from ..world import Ints
 from .compiled import translate
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
@@ -41,10 +43,17 @@ BLOCK = 2**20  # input numbers per forward pass of an evaluation
 class Worker:
     """A replica of the model and the gradient function on it."""
 
-    def __init__(self, task: Task, model: FlatModel, mode: str, seed: int, plain: Plain | None = None) -> None:
-        self.task, self.model, self.seed = task, model, seed
+    def __init__(
+        self, task: Task, model: FlatModel, mode: str, seed: int, plain: Plain | None = None, flops: int = 0
+    ) -> None:
+        self.task, self.model, self.seed, self.flops = task, model, seed, flops  # of one sample; 0: not counted
+        self.levels: list[Worker | None] = []  # one for each sub-model, where clients differ in size
         self.gradients: Serial | Batched = Serial(task, model) if mode == "serial" else Batched(task, model, plain)
         self.has_buffers = bool(model.buffers())
+
+    def every(self) -> list[Worker]:
+        """This worker, and those of the sub-models it holds."""
+        return [self, *(worker for worker in self.levels if worker)]
 
     def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
         """Be at this round, at these clients, with the server's buffers."""
@@ -65,6 +74,11 @@ class Worker:
                     part.put("", name, "buffer", buffer * samples[0, 0].to(buffer.dtype))
                 else:
                     part.sums.setdefault(("", name, "first"), buffer)
+
+    @cached_property
+    def class_rows(self) -> Tensor:
+        """See `slicing.class_rows`."""
+        return slicing.class_rows(self.model, self.task.data.x[:2]).to(self.model.flat.device)
 
     @torch.no_grad()
     def evaluate(self, block: slice) -> tuple[Tensor, Tensor]:
@@ -122,6 +136,28 @@ class Lent:
         drawn = [FlatModel(seeded(s, self.worker.task.model), flat.dtype).flat for s in seeds]
         return torch.stack(drawn).to(flat.device)
 
+    def owned(self, at: At) -> Tensor:
+        assert at.clients is not None
+        data = self.worker.task.data
+        found = [data.y[data.offsets[c] : data.offsets[c + 1]].flatten() for c in at.clients]
+        classes = int(self.class_rows().max()) + 1
+        return torch.stack([torch.bincount(y, minlength=classes) for y in found]).clamp(max=1).to(at.x)
+
+    def class_rows(self) -> Tensor:
+        return self.worker.class_rows
+
+    def outcome(self, at: At) -> Callable[[Tensor], Tensor] | None:
+        """What rules make of the model's outputs before the loss; None if no rule does."""
+        changing = self.algorithm.hooks("output")
+
+        def changed(output: Tensor) -> Tensor:
+            with at.aside():
+                for rule in changing:
+                    output = rule.output(output, at.of(rule))
+            return output
+
+        return changed if changing else None
+
     def loss_terms(self, at: At) -> Callable[[Tensor], Tensor | None] | None:
         """What rules add to the loss of every sample, from the model's representations; None if no rule does."""
         adding = self.algorithm.hooks("loss")
@@ -166,36 +202,55 @@ class Local:
         mode, reason = choose(self.mode, task, model)
         return mode, self.why if self.why is not None and mode == self.mode else reason
 
-    def start(self, task: Task, model: FlatModel, seed: int) -> Engine:
+    def start(self, task: Task, model: FlatModel, seed: int, capacity: Capacity | None = None) -> Engine:
         """Workers for this task; ends with `close`."""
+        levels: list[Level | None] = []
+        if capacity is not None:
+            levels, task = capacity.levels(model, task), capacity.trained(task)
+            top = levels[capacity.top(levels)]
+            assert top is not None
+            model = top.model
         mode, reason = self.chosen(task, model)
-        plain = None
-        if self.compile and mode == "batched":
+        plain, told = None, "clients run one at a time here" if mode == "serial" else "clients differ in size"
+        if self.compile and mode == "batched" and not levels:
             plain, told = translate(task, model)
             reason += f"; {told}" if plain else f"; not compiled: {told}"
         if self.compile and plain is None:
-            why = "clients run one at a time here" if mode == "serial" else told
-            warnings.warn(f"compile=True has no effect: {why}.", EngineWarning, stacklevel=4)
+            warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
         workers = self.workers or (cores() if model.flat.device.type == "cpu" else 1)
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
-        return Engine(
-            [Worker(task, model.replica(), mode, seed, plain) for _ in range(workers)], mode, reason, chunk, globally
-        )
+        made = [Worker(task, model.replica(), mode, seed, plain) for _ in range(workers)]
+        for worker in made:
+            worker.levels = [
+                Worker(task, level.model.replica(), mode, seed, flops=level.flops) if level else None
+                for level in levels
+            ]
+        return Engine(made, mode, reason, chunk, globally, capacity, levels)
 
 
 class Engine:
     """Running workers. The contract: run this for these clients and give me the reduced uploads."""
 
-    def __init__(self, workers: Sequence[Worker], mode: str, reason: str, chunk: int, globally: bool) -> None:
-        self.mode, self.reason, self.chunk = mode, reason, chunk
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        mode: str,
+        reason: str,
+        chunk: int,
+        globally: bool,
+        capacity: Capacity | None = None,
+        levels: Sequence[Level | None] = (),
+    ) -> None:
+        self.mode, self.reason, self.chunk, self.capacity, self.levels = mode, reason, chunk, capacity, levels
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self.all = list(workers)
         for worker in workers:
-            if isinstance(worker.gradients, Serial):
-                worker.gradients.draws_globally = globally
+            for one in worker.every():
+                if isinstance(one.gradients, Serial):
+                    one.gradients.draws_globally = globally
             self.idle.put(worker)
         self.pool = ThreadPoolExecutor(len(workers), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
 
@@ -203,7 +258,8 @@ class Engine:
         """Let the workers go."""
         self.pool.shutdown(wait=True, cancel_futures=True)
         for worker in self.all:
-            worker.gradients.terms = None
+            for one in worker.every():
+                one.gradients.terms = one.gradients.outcome = None
 
     def map(self, do: Callable[[Worker, T], Any], items: Sequence[T]) -> Iterator[Any]:
         """`do(worker, item)` for every item; results in the order of items."""
@@ -221,12 +277,13 @@ class Engine:
     def reduce(self, do: Callable[..., Part], message: Any, cohort: Ints, steps: Ints, memories: Memories) -> Part:
         """`do` on the whole cohort in chunks; their parts are summed in cohort order."""
         width = self.chunk if self.mode == "batched" else 1
+        play = do if self.capacity is None else self._by_level(do, self.capacity, message)
 
         def chunk(worker: Worker, begin: int) -> Part:
             part = Part()
             for b in range(begin, min(begin + self.chunk, len(cohort)), width):
                 group = slice(b, min(b + width, begin + self.chunk))
-                part.add(do(worker, message, cohort[group], steps[group], *memories.read(cohort[group])))
+                part.add(play(worker, message, cohort[group], steps[group], *memories.read(cohort[group])))
             return part
 
         total = Part()
@@ -234,19 +291,44 @@ class Engine:
             total.add(part)
         return total
 
+    def _by_level(self, do: Callable[..., Part], capacity: Capacity, message: Any) -> Callable[..., Part]:
+        """`do` on a group's clients level by level, each on its own sub-model; the sums are over the whole model."""
+        job, size = message.job, len(message.at["x"])
+        cut = [message.cut(level.index) if level else None for level in self.levels]
+
+        def play(worker: Worker, _: Any, clients: Ints, steps: Ints, memory: Slots, seen: Ints) -> Part:
+            part = Part()
+            levels = capacity.of(clients, job.seed, message.at["round"], message.at["population"])
+            for number in np.unique(levels):
+                level, mine, own = self.levels[number], levels == number, worker.levels[number]
+                assert level is not None and own is not None
+                done = do(own, cut[number], clients[mine], steps[mine], memory, seen[mine])
+                done.count("flops", done.counts["samples"] * own.flops)
+                done.spread(level.index, size, job.algorithm.weighing)
+                part.add(done)
+            return part
+
+        return play
+
     def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:
-        """Test loss and accuracy (or the task's metric) of this model."""
+        """Test loss and accuracy (or the task's metric) of this model; of the largest sub-model that is trained."""
         if task.data.test is None:
             return {"loss": None, "accuracy": None}
-        for worker in self.all:
-            worker.model.load(x, buffers)
+        capacity = self.capacity
+        if capacity is not None and (top := self.levels[capacity.top(self.levels)]):
+            x = x[top.index]
+        models = [worker.model for worker in self.all]  # with a capacity, its largest level
+        for model in models:
+            model.load(x, buffers)
         y = task.data.test[1]
         size = max(1, BLOCK // max(1, task.data.test[0][0].numel()))
         blocks = [slice(b, b + size) for b in range(0, len(y), size)]
-        parts = list(self.map(Worker.evaluate, blocks))
+        with nullcontext() if capacity is None else capacity.evaluating(models, task):
+            parts = list(self.map(Worker.evaluate, blocks))
         output = torch.cat([o for o, _ in parts])
         loss = float(torch.cat([v for _, v in parts]).double().mean())
-        scores = {"loss": loss, "accuracy": task.accuracy(output, y)}
+        scores: dict[str, float | None] = {"loss": loss}
+        scores |= {"accuracy": task.accuracy(output, y)} if capacity is None else capacity.scores(task, output, y)
         return {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import nn
 
 from .cnn import deltasgd_cnn, fathom_cnn, gel_cnn
+from .early_exits import exit_net, resnet110_exits
 from .hub import distilbert, mobilenet_v2, vit_b16
 from .lenet import lenet, small_lenet
 from .linear import softmax_regression
@@ -21,8 +22,8 @@ from .text import shakespeare_lstm, stackoverflow_lstm
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     softmax_regression, gel_cnn, fathom_cnn, deltasgd_cnn, lenet, small_lenet,
-    resnet8, resnet18, resnet20, resnet50, resnet110, msdnet24, shakespeare_lstm, stackoverflow_lstm,
-    mobilenet_v2, vit_b16, distilbert,
+    resnet8, resnet18, resnet20, resnet50, resnet110, resnet110_exits, exit_net, msdnet24,
+    shakespeare_lstm, stackoverflow_lstm, mobilenet_v2, vit_b16, distilbert,
 )  # fmt: skip
 MODELS = {make.__name__: make for make in _ALL}
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import check, is_count
 
 FACTORS = (1, 2, 4)  # of growth and of bottleneck widths, fine to coarse
-LAYERS, GROWTH, CHANNELS, HEAD = 24, 6, 16, 128
+LAYERS, GROWTH, CHANNELS, HEAD = 24, 6, 16, 128  # the last three are widths, of which levels keep a part
 EXITS = (15, 18, 21, 24)
 
 
@@ -30,9 +30,9 @@ def narrow(inside: int, outside: int, factor: int, stride: int = 1) -> nn.Sequen
 class Stem(nn.Module):
     """The picture at every scale."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        widths = [CHANNELS * factor for factor in FACTORS]
+        widths = [channels * factor for factor in FACTORS]
         first = unit(3, widths[0], 3)
         self.scales = nn.ModuleList([first, *(unit(a, b, 3, 2) for a, b in pairwise(widths))])
 
@@ -46,12 +46,12 @@ class Stem(nn.Module):
 class Layer(nn.Module):
     """New channels at every scale that stays, from the same scale and from the next finer one; finer scales may end."""
 
-    def __init__(self, inside: int, before: int, after: int) -> None:
+    def __init__(self, inside: int, before: int, after: int, growth: int) -> None:
         super().__init__()
         self.ends = before - after
         same, finer = [], []
         for i in range(len(FACTORS) - after, len(FACTORS)):
-            width, alone = GROWTH * FACTORS[i], i == len(FACTORS) - before
+            width, alone = growth * FACTORS[i], i == len(FACTORS) - before
             share = width if alone else width // 2
             same.append(narrow(inside * FACTORS[i], share, FACTORS[i]))
             below = FACTORS[i - 1]
@@ -80,31 +80,42 @@ class Transition(nn.Module):
 class MSDNet(nn.Module):
     """24 layers over three scales that end one by one, with a classifier on the coarsest after 15, 18, 21 and 24."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, ratio: float = 1.0) -> None:
         super().__init__()
-        self.stem, self.layers, self.heads = Stem(), nn.ModuleList(), nn.ModuleList()
-        inside, every = CHANNELS, math.ceil(LAYERS / len(FACTORS))
+        self.classes = classes
+        inside, growth, head = (math.floor(ratio * wide + 1e-9) for wide in (CHANNELS, GROWTH, HEAD))
+        self.stem, self.layers, self.heads = Stem(inside), nn.ModuleList(), nn.ModuleList()
+        every = math.ceil(LAYERS / len(FACTORS))
         for number in range(1, LAYERS + 1):
             before = len(FACTORS) - max(0, number - 2) // every
             after = len(FACTORS) - (number - 1) // every
-            layer: list[nn.Module] = [Layer(inside, before, after)]
-            inside += GROWTH
+            layer: list[nn.Module] = [Layer(inside, before, after, growth)]
+            inside += growth
             if before > after:
                 layer.append(Transition(inside, inside // 2, after))
                 inside //= 2
             self.layers.append(nn.Sequential(*layer))
             if number in EXITS:
                 wide = inside * FACTORS[-1]
-                pool = nn.Sequential(unit(wide, HEAD, 3, 2), unit(HEAD, HEAD, 3, 2), nn.AdaptiveAvgPool2d(1))
-                self.heads.append(nn.Sequential(pool, nn.Flatten(), nn.Linear(HEAD, classes)))
+                pool = nn.Sequential(unit(wide, head, 3, 2), unit(head, head, 3, 2), nn.AdaptiveAvgPool2d(1))
+                self.heads.append(nn.Sequential(pool, nn.Flatten(), nn.Linear(head, classes)))
 
-    def exits(self, x: Tensor) -> list[Tensor]:
-        """The scores at every exit."""
+    ratios = (0.65, 0.7, 0.85, 1.0)  # ScaleFL's widths by level
+    scaled = False  # its code divides no activation by them
+
+    def narrowed(self, ratio: float) -> MSDNet:
+        """The same network from narrower first layers and growth: what levels keep of each layer follows from it."""
+        return MSDNet(self.classes, ratio)
+
+    def exits(self, x: Tensor, depth: int = len(EXITS)) -> list[Tensor]:
+        """The scores at the first `depth` exits; what comes after them does not run."""
         scales, heads, out = self.stem(x), iter(self.heads), []
         for number, layer in enumerate(self.layers, 1):
             scales = layer(scales)
             if number in EXITS:
                 out.append(next(heads)(scales[-1]))
+            if len(out) == depth:
+                break
         return out
 
     def forward(self, x: Tensor) -> Tensor:

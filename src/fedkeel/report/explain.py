@@ -55,7 +55,8 @@ def _step(optimizer: Optimizer, server: bool) -> list[str]:
 
 
 def _lines(algorithm: Algorithm, place: str) -> list[str]:
-    boxes = [rule.box(algorithm).get(place, "") for rule in algorithm.rules]
+    boxes = [algorithm.capacity.box().get(place, "")] if algorithm.capacity is not None else []
+    boxes += [rule.box(algorithm).get(place, "") for rule in algorithm.rules]
     return [f"      {line}" for box in boxes for line in box.splitlines()]
 
 
@@ -79,6 +80,8 @@ def _traffic(algorithm: Algorithm) -> list[str]:
     """Counted in a real run on a toy, so that it cannot differ from what the history says."""
     from ..training import train
 
+    if algorithm.capacity is not None:
+        return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
     task, world = _toy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StabilityWarning)  # what it would say is about the toy
@@ -100,6 +103,7 @@ def _keys(text: str) -> list[str]:
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
     cited = [recipes.RECIPES[name].reference for name in names] + [rule.reference for rule in algorithm.rules]
+    cited += [algorithm.capacity.reference] if algorithm.capacity is not None else []
     cited += [part.reference for part in (algorithm.client, algorithm.server) if type(part).__name__ != "SGD"]
     return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
 
@@ -120,6 +124,6 @@ class _Point(nn.Module):
 
 
 def _toy() -> tuple[Task, World]:
-    data = FederatedData.from_arrays(torch.arange(4.0)[:, None].repeat(1, TOY), torch.zeros(4), clients=[0, 1, 2, 3])
+    data = FederatedData.from_arrays(torch.arange(4.0)[:, None].repeat(1, TOY), [0] * 4, clients=[0, 1, 2, 3])
     task = Task(model=_Point, loss=lambda output, _: output.square().mean(-1), data=data, lr=0.01)
     return task, World(cohort=2, budget=FixedSteps(2), expected_steps=4, sampler="cyclic")

@@ -96,6 +96,9 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     if late:
         view.add_column(f"last {late}", justify="right", no_wrap=True)
     view.add_column("at the end", justify="right", no_wrap=True)
+    sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
+    for name in ("per MB", "per TFLOP") if sized else ():
+        view.add_column(name, justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
         cells = [Text("■", style=colour(number)), Text(arm.name)]
         if target is not None:
@@ -105,6 +108,8 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
             cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
         cells += [Text(arm.last_text(late))] if late else []
         cells.append(Text(arm.final_text()))
+        if sized:
+            cells += [Text(arm.per_text("bytes", 1e6)), Text(arm.per_text("flops", 1e12))]
         view.add_row(*cells)
     console.print(view)
     notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
@@ -118,6 +123,8 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
             notes.append("> : seeds that did not reach it count with their whole run")
     if late:
         notes.append(f"last {late}: the mean accuracy of the last {late} rounds")
+    if sized:
+        notes.append("per MB, per TFLOP: accuracy at the end over all traffic, over all work on gradients")
     if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
         momentum = RECIPES["gel"].defaults["momentum"]
         notes.append(f"client momentum {momentum:g} comes with gel in {', '.join(brought)}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from ..algorithm import Rule
 from .contrastive import Contrastive
 from .control_variates import Scaffold
+from .distillation import SelfDistillation
 from .dynamic import AdaBest, FedDyn
 from .fathom import Fathom
 from .guess import Guess
 from .heavy_ball import GHBM, FedADC, FedCM, FedHBM, LocalGHBM
 from .mime import Mime, MimeLite
+from .own_classes import OwnClasses
 from .proximal import Proximal
 from .schedule import Schedule
 
@@ -29,6 +31,8 @@ _ALL: tuple[type[Rule], ...] = (
     Contrastive,
     Fathom,
     Schedule,
+    OwnClasses,
+    SelfDistillation,
 )
 RULES: dict[str, type[Rule]] = {rule.__name__.lower(): rule for rule in _ALL}
 
@@ -46,7 +50,9 @@ __all__ = [
     "LocalGHBM",
     "Mime",
     "MimeLite",
+    "OwnClasses",
     "Proximal",
     "Scaffold",
     "Schedule",
+    "SelfDistillation",
 ]

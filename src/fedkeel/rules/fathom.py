@@ -50,6 +50,7 @@ class Fathom(Rule):
     steps: str = "ceil"
 
     reference: ClassVar[str] = "Kan 2022, Federated hypergradient descent"
+    scalars_only: ClassVar[bool] = True
     keeps: ClassVar[dict[str, Any]] = {"server": ("s", "lr", "epochs", "batch", "h", "phi")}
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from .. import grammar
 from ..errors import InputError, unknown
@@ -35,6 +36,20 @@ def get(text: str) -> Task:
     >>> get("synthetic").name
     'synthetic'
     """
+    make, values = find(text)
+    name = make.__name__.replace("_", "-")
+    try:
+        return make(**values)
+    except TypeError as error:
+        raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
+
+
+def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
+    """The function that makes the task of this name, and what to call it with; no data are needed to ask.
+
+    >>> find("cifar10:alpha=0.3")[1]
+    {'alpha': 0.3}
+    """
     segments = grammar.parse(text)
     if len(segments) > 1:
         raise InputError(f"'{text}' is not one task; only algorithms are put together with +.")
@@ -44,10 +59,7 @@ def get(text: str) -> Task:
     for key in values:
         if key not in (known := inspect.signature(TASKS[name]).parameters):
             raise unknown(f"parameter of task {name}", key, known)
-    try:
-        return TASKS[name](**values)
-    except TypeError as error:
-        raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
+    return TASKS[name], values
 
 
-__all__ = ["TASKS", "get", *(make.__name__ for make in ALL)]
+__all__ = ["TASKS", "find", "get", *(make.__name__ for make in ALL)]

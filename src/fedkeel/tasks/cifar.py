@@ -20,7 +20,7 @@ from .splitting import Pair, choose, dealt
 # Of the training pixels of CIFAR-10, colour by colour, on the scale 0..255; the GHBM code uses them for both sets.
 MEAN = np.array([125.307, 122.950, 113.865], np.float32).reshape(3, 1, 1)
 STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)
-NETS = ("lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "msdnet24")
+NETS = ("lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "resnet110_exits", "msdnet24")
 
 
 def cifar10(

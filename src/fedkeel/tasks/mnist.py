@@ -17,7 +17,7 @@ from ..world import Epochs, UniformSteps
 from .naming import spec
 from .splitting import Pair, choose, dealt
 
-NETS = ("deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression")
+NETS = ("deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net")
 
 
 def mnist(
@@ -65,6 +65,7 @@ def _task(name: str, data: FederatedData, model: str, text: str, gel: bool = Fal
         batch_size=20 if gel else 64,
         lr=0.01,
         budget=UniformSteps(4, 20) if gel else Epochs(1),
+        exits=partial(MODELS["exit_net"], classes=10) if model == NETS[0] else None,  # another model was chosen to stay
         spec=text,
     )
 
