@@ -98,7 +98,7 @@ class Capacity:
         """The level of each of these clients in this round.
 
         >>> Widths(shares="1/1/0/0/0").of(np.arange(4), seed=0, round=1, population=4).tolist()
-        [0, 1, 0, 1]
+        [0, 1, 1, 0]
         """
         count = len(self.shares)
         if self.assign == "fixed":
