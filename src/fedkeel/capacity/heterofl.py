@@ -1,0 +1,82 @@
+"""HeteroFL: narrower copies of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, check, is_count
+from ..flat import FlatModel
+from . import slicing
+from .levels import Capacity, Level, flops, level, numbers
+from .statistics import settled
+
+if TYPE_CHECKING:
+    from ..task import Task
+
+
+@dataclass(frozen=True)
+class Widths(Capacity):
+    """HeteroFL: levels a, b, ... train the first ceil(rate w) of every layer's w channels (Diao et al. 2021).
+
+    scaler: activations of a narrow model are divided by its rate before each normalisation, in training. statistics:
+    BatchNorm has no running statistics; those for evaluation are averaged over this many training samples ("all": every
+    one; 0: the test batch's own).
+
+    >>> Widths(rates="1/0.5", shares="1/3").rates
+    (1.0, 0.5)
+    """
+
+    rates: Any = "1/0.5/0.25/0.125/0.0625"
+    scaler: bool = True
+    statistics: int | str = 2000
+
+    reference: ClassVar[str] = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", numbers(self.rates))
+        good = bool(self.rates) and all(0 < rate <= 1 for rate in self.rates)
+        check(good, self, "rates", "numbers in (0, 1] such as 1/0.5/0.25", self.rates)
+        if self.shares is None:
+            object.__setattr__(self, "shares", (1.0,) * len(self.rates))
+        super().__post_init__()
+        same = len(self.shares) == len(self.rates)
+        check(same, self, "shares", f"one for each of the {len(self.rates)} rates", self.shares)
+        check(isinstance(self.scaler, bool), self, "scaler", "true or false", self.scaler)
+        good = self.statistics == "all" or is_count(self.statistics, 0)
+        check(good, self, "statistics", "a number >= 0 or 'all'", self.statistics)
+
+    def levels(self, model: FlatModel, task: Task) -> list[Level | None]:
+        return [self._level(model, task, rate) if self.wanted(i) else None for i, rate in enumerate(self.rates)]
+
+    def check(self, model: FlatModel, x: Tensor) -> None:
+        least = min(rate for i, rate in enumerate(self.rates) if self.wanted(i))
+        if least < 1:
+            slicing.narrow(model, x, lambda wide: math.ceil(least * wide - 1e-9))
+
+    def _level(self, model: FlatModel, task: Task, rate: float) -> Level:
+        x = task.data.x[:2]
+        try:
+            index, module = slicing.narrow(model, x, lambda wide: math.ceil(rate * wide - 1e-9))
+        except InputError:
+            if rate < 1:
+                raise
+            return Level(torch.arange(model.size), model.replica(), flops(model, x))  # whole, so nothing is cut
+        if self.scaler:
+            slicing.scale(module, rate, False, x)
+        return level(index, module, model, x)
+
+    def evaluating(self, models: Sequence[FlatModel], task: Task) -> Any:
+        size = len(task.data.x) if self.statistics == "all" else int(self.statistics)
+        return settled(models, task.data.x, size)
+
+    def box(self) -> dict[str, str]:
+        rates = ", ".join(f"{rate:g}" for rate in self.rates)
+        scaled = "\nactivations divided by the rate before each normalisation" if self.scaler else ""
+        send = f"client i receives x_i = x[the first ceil(rate w) of the w channels of each layer], rates {rates}"
+        return super().box() | {"send": send, "start": f"normalisation by the batch alone{scaled}"}
