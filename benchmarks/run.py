@@ -66,7 +66,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine(),
         "passes": given.passes, "seconds": given.seconds, "cells": [], "missing": {}, "sections": {},
     }  # fmt: skip
-    engines = [ENGINES[name] for name in given.engines]
+    if given.add:
+        results = json.loads(given.results.read_text())
+    engines = [] if given.add else [ENGINES[name] for name in given.engines]
     for peer in sorted({engine.peer for engine in engines if engine.peer is not None}):
         if (problem := install(peer)) is not None:
             results["missing"][peer] = problem
@@ -106,13 +108,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=DATA, help="where the random data are kept")
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="where speed.md and speed.svg go")
+    parser.add_argument("--add", action="store_true", help="keep the cells of results.json, measure only --sections")
     parser.add_argument("--render", action="store_true", help="only write the page again")
     given = parser.parse_args(arguments)
     if given.passes < 1 or given.seconds <= 0 or given.cap <= 0:
         parser.error("--passes, --seconds and --cap must be positive")
-    if given.render and not given.results.exists():
-        parser.error(f"{given.results} is not there: run without --render first")
-    if not given.render and not set(NAIVE) & set(given.engines):
+    if (given.render or given.add) and not given.results.exists():
+        parser.error(f"{given.results} is not there: run without --render and --add first")
+    if not given.render and not given.add and not set(NAIVE) & set(given.engines):
         say("without a naive loop there are no ratios")
     return given
 

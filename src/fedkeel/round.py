@@ -119,21 +119,21 @@ def local_update(
     """The one local loop: moves y in place."""
     correct, push, extra = algorithm.hooks("gradient"), algorithm.hooks("after_step"), algorithm.hooks("extra")
     last = torch.zeros_like(y) if extra else None
-    active = len(y)
+    now, active = y, len(y)  # the models of those still in view
     for rule in algorithm.hooks("start"):
         rule.start(y, at.of(rule))
     for k in range(batches.longest):
         if (staying := batches.active(k)) < active:  # who has spent its budget has left
-            active = staying
+            now, active = y[:staying], staying
             at.head(active)
         at.k = k
-        g, at.loss = gradients(y[:active], batches.at(k, active))
+        g, at.loss = gradients(now, batches.at(k, active))
         for rule in correct:
-            g = rule.gradient(g, y[:active], at.of(rule))
+            g = rule.gradient(g, now, at.of(rule))
         at.g = g
-        algorithm.client.step(y[:active], g, at.state, at)
+        algorithm.client.step(now, g, at.state, at)
         for rule in push:
-            rule.after_step(y[:active], at.of(rule))
+            rule.after_step(now, at.of(rule))
         at.lr_sum.add_(at.lr)
         at.scalars["loss_sum"].add_(at.loss)
         if last is not None:  # for those who leave now, this was the last gradient

@@ -58,13 +58,13 @@ class Batches:
         width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
         drawn = draws.generators(seed, "batch", round, clients)
-        todo = zip(drawn, index, sizes.tolist(), steps.tolist(), self.widths.tolist(), strict=True)
-        for generator, row, size, count, own in todo:
-            passes = -(-count * own // size)
-            walk = generator.permutation(size)
-            if passes > 1:
-                walk = np.concatenate([walk, *(generator.permutation(size) for _ in range(passes - 1))])
-            row[:count, :own] += walk[: count * own].reshape(count, own)
+        needed = (steps * self.widths).tolist()
+        walks = [_walk(g, size, count) for g, size, count in zip(drawn, sizes.tolist(), needed, strict=True)]
+        if sum(needed) == index.size:
+            index += np.concatenate(walks).reshape(index.shape)
+        else:
+            within, early = np.arange(width) < self.widths[:, None], np.arange(self.longest) < steps[:, None]
+            index[early[:, :, None] & within[:, None]] += np.concatenate(walks)
         # by steps, then clients: what a step needs lies together
         self.index = torch.from_numpy(np.ascontiguousarray(index.swapaxes(0, 1))).to(data.x.device)
         # Small batches of all steps are gathered at once: a gather costs more to start than to do.
@@ -84,7 +84,7 @@ class Batches:
         """The batches of step k for the clients still in view."""
         share = None if self.share is None else self.share[:active]
         if self.gathered is not None:
-            x, y = self.gathered[0][k, :active], self.gathered[1][k, :active]
+            x, y = (every[k] if active == len(self.clients) else every[k, :active] for every in self.gathered)
         else:
             index = self.index[k, :active]
             x, y = self.data.x[index], self.data.y[index]
@@ -94,6 +94,15 @@ class Batches:
             )
         self.current = Batch(x, y, share, k)
         return self.current
+
+
+def _walk(generator: np.random.Generator, size: int, count: int) -> Ints:
+    """The next `count` samples of a client: one permutation after another."""
+    walk = generator.permutation(size)
+    if count > size:
+        more = (generator.permutation(size) for _ in range(-(-count // size) - 1))
+        walk = np.concatenate([walk, *more])
+    return walk[:count]
 
 
 def whole(data: FederatedData, clients: Ints, block: int = 256) -> Iterator[Batch]:
