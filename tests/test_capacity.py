@@ -413,3 +413,12 @@ def test_explain_prints_the_papers_box(name, word, capsys):
     assert main(["explain", name]) == 0
     told = capsys.readouterr().out
     assert word in told and "cite:" in told and "where nobody did, Delta = 0" in told
+
+
+def test_gel_guesses_five_steps_where_nobody_says_what_the_server_expects():
+    job = fk.training.prepare(toy_exits(), fk.algorithm("scalefl+gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
+    assert next(rule for rule in job.algorithm.rules if isinstance(rule, fk.Guess)).steps == 5
+    known = fk.training.prepare(toy_exits(), fk.algorithm("scalefl+gel"), toy_world(), 1, 0, None)
+    assert next(rule for rule in known.algorithm.rules if isinstance(rule, fk.Guess)).steps == "remaining"
+    with pytest.raises(fk.InputError, match="expected_steps"):
+        fk.training.prepare(toy_exits(), fk.algorithm("gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..task import Task
     from ..world import World
 
+WITH_LEVELS = 5  # guesses where devices differ in size and nobody says what the server expects: GEL's Table VI
+
 
 @dataclass(frozen=True, repr=False)
 class Guess(Rule):
@@ -99,6 +101,8 @@ class Guess(Rule):
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         if self.steps == "remaining" and world.expected is None:
+            if algorithm.capacity is not None:
+                return replace(self, steps=WITH_LEVELS, proxy=self.proxy_for(algorithm.client))
             raise InputError(
                 "GEL guesses the steps that remain up to what the server expects, and that is not known: "
                 "give expected_steps (--expected-steps), a uniform budget such as 4:13, or gel:steps=5."
