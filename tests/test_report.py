@@ -12,6 +12,7 @@ import pytest
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.compare import Arm
 from fedkeel.history import History
 from fedkeel.report import replay, verdict
 from fedkeel.report.curves import POINTS, curve
@@ -91,6 +92,37 @@ def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
     said = told(*bad, *good)
     assert said["headline"] == "Use good."
     assert "bad diverged in 1 of 2 seeds." in said["warnings"]
+
+
+@pytest.mark.parametrize("target", [None, 0.8])
+def test_arms_that_share_no_seed_cannot_be_told_apart(target: float | None) -> None:
+    one = [ran("one", s, [0, 0.5, 0.8 + s / 1000], target=target) for s in range(3)]
+    two = [ran("two", s, [0, 0.9, 0.9 + s / 1000], target=target) for s in range(3, 6)]
+    said = told(*one, *two)
+    assert "cannot be told apart" in said["headline"]
+    assert said["points"][-1].startswith("How sure: no other arm shares a seed with two, so nothing is paired.")
+    later = [ran("two", s, [0, 0.9, 0.9], target=target) for s in range(2, 5)]
+    assert "How sure: arms share one seed" in told(*one, *later)["points"][-1]
+    both = [ran("both", s, [0, 0.1, 0.8 - s / 1000], target=target) for s in range(2, 6)]
+    assert "How sure: 0 to 3 seeds, paired" in told(*one, *two, *both)["points"][-1]
+
+
+def test_the_best_end_is_a_reason_only_where_seeds_are_shared() -> None:
+    hasty = [ran("hasty", s, [0, 0.8, 0.8, 0.8 + s / 1000]) for s in range(3)]
+    later = [[0, 0.1, 0.8, 0.95 + s / 1000] for s in range(3)]
+    assert "later for the best" in told(*hasty, *(ran("later", s, later[s]) for s in range(3)))["headline"]
+    apart = told(*hasty, *(ran("later", s + 3, later[s]) for s in range(3)))["headline"]
+    assert apart == "Use hasty; in rounds it cannot be told apart from later."
+
+
+@pytest.mark.parametrize("accuracies", [[0, 0.8, 0.9], [0, 0.1, 0.2]])
+def test_the_page_and_the_terminal_say_the_same_speedup_of_an_arm_that_diverged(accuracies: list[float]) -> None:
+    base = [ran("base", s, [0, 0.1, 0.8]) for s in range(2)]
+    bad = [ran("bad", s, accuracies, "diverged") for s in range(2)]
+    c = verdict.compare(arms([*base, *bad]))
+    one, two = (Arm("", 0.8, [r.history for r in runs], [r.status for r in runs]) for runs in (base, bad))
+    assert c.faster(c.scores[1], c.scores[0]) == two.speedup(one)
+    assert (two.speedup(one).value == 1) is (0.8 in accuracies)
 
 
 def test_an_arm_with_fewer_gradients_is_named_beside_the_one_with_fewer_rounds() -> None:
