@@ -236,6 +236,20 @@ def test_client_accuracies_add_up_to_the_accuracy_on_all_of_their_data(tmp_path:
     assert panel["worst"] == pytest.approx(float(each.min()))  # a tenth of 12 clients is one
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [("fedavg:level=b", "of which levels train parts"), ("feddyn:evaluate=cohort", "cohort's models")],
+)
+def test_a_saved_model_that_is_not_the_tested_one_is_not_tried_on_clients(
+    algorithm: str, why: str, tmp_path: Path
+) -> None:
+    fk.train(task := fk.tasks.synthetic(users=12), algorithm, rounds=1, checkpoint=tmp_path / "a")
+    fk.train(task, "feddyn", rounds=1, checkpoint=tmp_path / "b")
+    other, usual = replay.accuracies(Reader().read([tmp_path / "a", tmp_path / "b"]), task)["arms"]
+    assert list(other) == ["why"] and why in other["why"]
+    assert len(usual["sorted"]) == 12
+
+
 def test_many_clients_and_labels_are_drawn_in_groups() -> None:
     panel = replay.labels(fk.tasks.synthetic(users=150))
     assert len(panel["columns"]) == 100
