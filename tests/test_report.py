@@ -162,6 +162,15 @@ def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:
     assert any(line.startswith("Not all else is equal: cohort is 2 in") for line in warnings)
 
 
+def test_runs_tested_on_other_samples_are_no_repetitions() -> None:
+    apart = arms([ran("a", 0, [0, 1], eval_samples=5), ran("a", 1, [0, 1], eval_samples=None)])
+    assert len(apart) == 2
+    assert any("eval_samples is 5 in" in line for line in document(apart, replays=False)["verdict"]["warnings"])
+    often = arms([ran("a", 0, [0, 1], eval_every=1), ran("b", 0, [0, 1], eval_every=2)])
+    warnings = document(often, replays=False)["verdict"]["warnings"]
+    assert "Not all else is equal: eval_every is 1 in a, 2 in b." in warnings
+
+
 def test_curves_are_thin_and_keep_their_ends() -> None:
     long = History({"round": t, "accuracy": t / 10**4, "gradients": t} for t in range(10**4))
     made = curve([long, long], "accuracy")
