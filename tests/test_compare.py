@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,11 @@ def climb(rounds: int, at: int, share: float = 1.0) -> History:
 
 def arm(*histories: History, target: float | None = 0.5, status: str = "done") -> Arm:
     return Arm("a", target, list(histories), [status] * len(histories))
+
+
+def test_numbers_need_nothing_that_draws() -> None:
+    words = "import sys; sys.modules['rich'] = None; import fedkeel.compare, fedkeel.study"
+    subprocess.run([sys.executable, "-c", words], check=True)
 
 
 @few

@@ -12,6 +12,7 @@ import pytest
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.compare import Arm
 from fedkeel.history import History
 from fedkeel.report import replay, verdict
 from fedkeel.report.curves import POINTS, curve
@@ -93,6 +94,37 @@ def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
     assert "bad diverged in 1 of 2 seeds." in said["warnings"]
 
 
+@pytest.mark.parametrize("target", [None, 0.8])
+def test_arms_that_share_no_seed_cannot_be_told_apart(target: float | None) -> None:
+    one = [ran("one", s, [0, 0.5, 0.8 + s / 1000], target=target) for s in range(3)]
+    two = [ran("two", s, [0, 0.9, 0.9 + s / 1000], target=target) for s in range(3, 6)]
+    said = told(*one, *two)
+    assert "cannot be told apart" in said["headline"]
+    assert said["points"][-1].startswith("How sure: no other arm shares a seed with two, so nothing is paired.")
+    later = [ran("two", s, [0, 0.9, 0.9], target=target) for s in range(2, 5)]
+    assert "How sure: arms share one seed" in told(*one, *later)["points"][-1]
+    both = [ran("both", s, [0, 0.1, 0.8 - s / 1000], target=target) for s in range(2, 6)]
+    assert "How sure: 0 to 3 seeds, paired" in told(*one, *two, *both)["points"][-1]
+
+
+def test_the_best_end_is_a_reason_only_where_seeds_are_shared() -> None:
+    hasty = [ran("hasty", s, [0, 0.8, 0.8, 0.8 + s / 1000]) for s in range(3)]
+    later = [[0, 0.1, 0.8, 0.95 + s / 1000] for s in range(3)]
+    assert "later for the best" in told(*hasty, *(ran("later", s, later[s]) for s in range(3)))["headline"]
+    apart = told(*hasty, *(ran("later", s + 3, later[s]) for s in range(3)))["headline"]
+    assert apart == "Use hasty; in rounds it cannot be told apart from later."
+
+
+@pytest.mark.parametrize("accuracies", [[0, 0.8, 0.9], [0, 0.1, 0.2]])
+def test_the_page_and_the_terminal_say_the_same_speedup_of_an_arm_that_diverged(accuracies: list[float]) -> None:
+    base = [ran("base", s, [0, 0.1, 0.8]) for s in range(2)]
+    bad = [ran("bad", s, accuracies, "diverged") for s in range(2)]
+    c = verdict.compare(arms([*base, *bad]))
+    one, two = (Arm("", 0.8, [r.history for r in runs], [r.status for r in runs]) for runs in (base, bad))
+    assert c.faster(c.scores[1], c.scores[0]) == two.speedup(one)
+    assert (two.speedup(one).value == 1) is (0.8 in accuracies)
+
+
 def test_an_arm_with_fewer_gradients_is_named_beside_the_one_with_fewer_rounds() -> None:
     frugal = [ran("frugal", s, [0, 0.1, 0.8, 0.9]) for s in range(2)]
     hasty = [ran("hasty", s, [0, 0.8, 0.9, 0.9]) for s in range(2)]
@@ -128,6 +160,15 @@ def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:
     assert len(apart) == 2
     warnings = document(apart, replays=False)["verdict"]["warnings"]
     assert any(line.startswith("Not all else is equal: cohort is 2 in") for line in warnings)
+
+
+def test_runs_tested_on_other_samples_are_no_repetitions() -> None:
+    apart = arms([ran("a", 0, [0, 1], eval_samples=5), ran("a", 1, [0, 1], eval_samples=None)])
+    assert len(apart) == 2
+    assert any("eval_samples is 5 in" in line for line in document(apart, replays=False)["verdict"]["warnings"])
+    often = arms([ran("a", 0, [0, 1], eval_every=1), ran("b", 0, [0, 1], eval_every=2)])
+    warnings = document(often, replays=False)["verdict"]["warnings"]
+    assert "Not all else is equal: eval_every is 1 in a, 2 in b." in warnings
 
 
 def test_curves_are_thin_and_keep_their_ends() -> None:
@@ -202,6 +243,20 @@ def test_client_accuracies_add_up_to_the_accuracy_on_all_of_their_data(tmp_path:
     assert whole == pytest.approx(float((each * sizes).sum() / sizes.sum()))
     panel = replay.accuracies([group], task)["arms"][0]
     assert panel["worst"] == pytest.approx(float(each.min()))  # a tenth of 12 clients is one
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [("fedavg:level=b", "of which levels train parts"), ("feddyn:evaluate=cohort", "cohort's models")],
+)
+def test_a_saved_model_that_is_not_the_tested_one_is_not_tried_on_clients(
+    algorithm: str, why: str, tmp_path: Path
+) -> None:
+    fk.train(task := fk.tasks.synthetic(users=12), algorithm, rounds=1, checkpoint=tmp_path / "a")
+    fk.train(task, "feddyn", rounds=1, checkpoint=tmp_path / "b")
+    other, usual = replay.accuracies(Reader().read([tmp_path / "a", tmp_path / "b"]), task)["arms"]
+    assert list(other) == ["why"] and why in other["why"]
+    assert len(usual["sorted"]) == 12
 
 
 def test_many_clients_and_labels_are_drawn_in_groups() -> None:

@@ -187,6 +187,30 @@ def test_a_process_that_dies_is_one_line_and_the_rest_is_kept(begun: subprocess.
     assert "died; the other runs are kept" in error and "Traceback" not in error
 
 
+def test_a_file_stop_in_a_run_of_a_sweep_stops_it_as_ctrl_c_does(begun: subprocess.Popen[str], tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    (out / "scaffold_lr=0.1" / "seed-0" / "stop").touch()
+    _, error = begun.communicate(timeout=90)
+    wait_for_the_children(begun.pid)
+    assert begun.returncode == 130
+    assert f"fedkeel resume {out}" in error and "died" not in error and "Traceback" not in error
+    shorten(out)
+    assert main(["resume", str(out)]) == 0
+
+
+def test_a_sweep_is_probed_once_and_goes_on_with_what_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, asked = tmp_path / "d", []
+    monkeypatch.setattr("fedkeel.engine.local.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
+    words = [*SMALL, "--grid", "lr=0.01,0.1", "--engine", "probe", "--out", str(out)]
+    assert main(words) == 0
+    configs = [json.loads(file.read_text()) for file in (out / "config.json", *out.glob("*/seed-0/config.json"))]
+    assert [(c["engine"], c["engine_reason"]) for c in configs] == [("serial", "probed: by hand")] * 3
+    assert main(words) == 0 and main(["resume", str(out)]) == 0
+    assert len(asked) == 1
+
+
 def test_a_search_asks_for_the_same_trials_again(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("optuna", reason="optuna is an extra")
     out = tmp_path / "d"

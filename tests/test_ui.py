@@ -104,6 +104,18 @@ def test_only_who_knows_the_token_and_names_this_host_is_answered(stopped: Path)
     assert not (stopped / "stop").exists()
 
 
+def test_a_run_made_again_in_its_folder_is_shown_anew(tmp_path: Path) -> None:
+    ui = Ui([tmp_path])
+    try:
+        for seed in (0, 1):
+            fk.train(fk.tasks.synthetic(users=20), "fedavg", rounds=2, seed=seed, checkpoint=tmp_path)
+            shown = ui.document()
+            assert shown["runs"][0]["seed"] == seed
+            assert ui.document() is shown  # nothing changed: nothing is computed
+    finally:
+        ui.server.server_close()
+
+
 def test_it_shows_how_far_a_run_is_and_waits_for_one_that_has_not_begun(stopped: Path, tmp_path: Path) -> None:
     with Ui([stopped, tmp_path / "later"]) as ui:
         known = json.loads(ask(ui.url + "data")[1])

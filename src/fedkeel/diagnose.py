@@ -13,7 +13,8 @@ clients weigh by samples, p_i = n_i / sum n: one yardstick for all methods, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor
 from .algorithm import Algorithm, At, Plan, Rows, Rule
 from .client import arrive, naming
 from .engine.local import Engine, Worker
+from .history import History
 from .job import Job, Message, State
 from .memory import Memories
 from .optim import Optimizer
@@ -70,6 +72,16 @@ def _plain(value: Any) -> float | None:
     if value is None or isinstance(value, int):
         return value
     return float(value) if math.isfinite(value) else None
+
+
+def means(histories: Sequence[History]) -> dict[str, float]:
+    """Every measure's mean over diagnosed rounds and seeds; measures that never had a value are left out.
+
+    >>> means([History([{"round": 1, "drift": 1.0}, {"round": 2, "drift": 3.0}, {"round": 3}])])
+    {'drift': 2.0}
+    """
+    found = {name: [row[name] for h in histories for row in h if row.get(name) is not None] for name in COLUMNS}
+    return {name: statistics.mean(values) for name, values in found.items() if values}
 
 
 @dataclass(frozen=True)

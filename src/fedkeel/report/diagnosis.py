@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from rich import box
@@ -10,18 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..diagnose import COLUMNS
+from ..diagnose import COLUMNS, means
 from ..history import History
-
-
-def means(histories: Sequence[History]) -> dict[str, float]:
-    """Every measure's mean over diagnosed rounds and seeds; measures that never had a value are left out.
-
-    >>> means([History([{"round": 1, "drift": 1.0}, {"round": 2, "drift": 3.0}, {"round": 3}])])
-    {'drift': 2.0}
-    """
-    found = {name: [row[name] for h in histories for row in h if row.get(name) is not None] for name in COLUMNS}
-    return {name: statistics.mean(values) for name, values in found.items() if values}
 
 
 def diagnosis(arms: dict[str, Sequence[History]], console: Console) -> None:

@@ -62,7 +62,9 @@ def document(groups: Sequence[Group], replays: bool = True) -> Document:
 def _unequal(groups: Sequence[Group]) -> list[str]:
     """Settings apart from the algorithm in which arms differ: then not only the algorithm is compared."""
     told = []
-    for name in ("cohort", "budget", "expected_steps", "sampler", "rounds", "batch_size", "dtype", "target"):
+    names = ("cohort", "budget", "expected_steps", "sampler", "rounds", "batch_size", "dtype", "target", "eval_samples",
+             "eval_every")  # fmt: skip
+    for name in names:
         values = [g.runs[0].config["world"].get(name, g.runs[0].config.get(name)) for g in groups]
         if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
             each = ", ".join(f"{value} in {group.name}" for group, value in zip(groups, values, strict=True))

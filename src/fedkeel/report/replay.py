@@ -147,9 +147,20 @@ def _each(clients: int) -> int:
     return max(20, SAMPLES // clients)
 
 
+def _not_the_saved_one(parameters: dict[str, Any]) -> str:
+    """Why the model that the history judges is another than the saved one; empty where it is that."""
+    if parameters.get("capacity") is not None:
+        return "The saved model is the whole net, of which levels train parts; it is not the model that was tested."
+    if any(rule.get("evaluate") == "cohort" for rule in parameters.get("rules", [])):
+        return "The mean of the cohort's models was tested; the saved model is the server's."
+    return ""
+
+
 @torch.no_grad()
 def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     """Of the saved model, on at most `SAMPLES` samples of at most `CLIENTS` clients."""
+    if why := _not_the_saved_one(run.config.get("parameters", {})):
+        raise ValueError(why)
     dtype = training.DTYPES[run.config["dtype"]]
     cast = task.cast(dtype, "cpu")
     model = cast.adopt(run.config["seed"], dtype, "cpu")

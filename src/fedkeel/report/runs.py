@@ -15,7 +15,7 @@ from ..errors import InputError, is_count
 from ..history import History
 
 # What must be equal for two runs to be repetitions of one another.
-SETTINGS = ("task", "algorithm", "parameters", "world", "rounds", "batch_size", "dtype", "target")
+SETTINGS = ("task", "algorithm", "parameters", "world", "rounds", "batch_size", "dtype", "target", "eval_samples")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Self
 from .. import checkpoint as files
 from ..errors import FedkeelError, InputError
 from .page import Document, as_html, as_json, document
-from .runs import Group, Reader
+from .runs import Group, Ran, Reader
 
 HOST = "127.0.0.1"
 FRESH = 5.0  # seconds without a question after which nobody is watching; the page asks every two
@@ -40,7 +40,7 @@ class Ui:
         self.folders, self.replays = list(folders), replays
         self.token = secrets.token_urlsafe(16)
         self.reader, self.lock = Reader(), threading.Lock()
-        self.finished: tuple[list[Path], Document] | None = None
+        self.finished: tuple[list[Ran], Document] | None = None
         self.asked_at = -FRESH
         if not 0 <= port < 2**16:
             raise InputError(f"--port must be in 0..65535. Got {port} instead.")
@@ -100,9 +100,8 @@ class Ui:
         runs = [run for group in groups for run in group.runs]
         if not self.replays or not all(run.complete for run in runs):
             return document(groups, replays=False)
-        places = [run.folder for run in runs]
-        if self.finished is None or self.finished[0] != places:
-            self.finished = places, document(groups)
+        if self.finished is None or self.finished[0] != runs:  # the reader gives the same objects while nothing changes
+            self.finished = runs, document(groups)
         return self.finished[1]
 
     def _groups(self) -> list[Group]:

@@ -131,9 +131,9 @@ class Comparison:
         return difference(b.costs["round"], a.costs["round"])
 
     def faster(self, a: Score, b: Score) -> Gain:
-        """By what share a reaches the target faster than b, as the terminal's table says it."""
-        if self.target is None or not (a.sound and b.sound):
-            return Gain()
+        """By what share a reaches the target faster than b, as the terminal's table says it (`Arm.speedup`)."""
+        if self.target is None or (a.missed and a.diverged) or (b.missed and b.diverged):
+            return Gain()  # a run that broke off early bounds nothing
         seeds = [seed for seed in a.costs["round"] if seed in b.costs["round"]]
         base, arm = ([s.costs["round"][seed] for seed in seeds] for s in (b, a))
         return speedup(base, arm, base_cut=b.missed > 0, arm_cut=a.missed > 0)
@@ -146,10 +146,18 @@ class Comparison:
         return Difference(-found.mean, -found.high, -found.low)
 
     def tied_in_rounds(self, best: Score) -> list[Score]:
-        return [s for s in self.scores if s is not best and (d := self.saved(best, s)) and not d.clear]
+        return [s for s in self.rivals(best) if not ((d := self.saved(best, s)) and d.clear)]
 
     def tied_at_the_end(self, best: Score) -> list[Score]:
-        return [s for s in self.scores if s is not best and (d := self.ahead(best, s)) and not d.clear]
+        return [s for s in self.rivals(best) if not ((d := self.ahead(best, s)) and d.clear)]
+
+    def rivals(self, best: Score) -> list[Score]:
+        """The other arms that could be recommended; one that shares no seed with the best is not beaten by it."""
+        return [s for s in self.scores if s is not best and s.sound]
+
+    def best(self) -> Score | None:
+        """What is recommended: the fewest rounds to the target, else the best end."""
+        return self.cheapest("round") or self.best_at_the_end()
 
 
 def compare(groups: Sequence[Group]) -> Comparison:
@@ -248,11 +256,16 @@ def _end(c: Comparison) -> list[str]:
 
 
 def _sure(c: Comparison) -> list[str]:
-    seeds = max((len(s.finals) for s in c.scores), default=0)
-    if not seeds:
+    if (best := c.best()) is None:
         return []
-    if seeds == 1:
-        return ["How sure: one seed, so there is no interval. Run again with --seeds 5."]
+    shared = [len(best.finals.keys() & s.finals.keys()) for s in c.rivals(best)] or [len(best.finals)]
+    few, many = min(shared), max(shared)
+    if many == 0:
+        return [f"How sure: no other arm shares a seed with {best.name}, so nothing is paired. Run all with --seeds 5."]
+    if many == 1:
+        one = "one seed" if len(best.finals) == 1 else "arms share one seed"
+        return [f"How sure: {one}, so there is no interval. Run again with --seeds 5."]
+    seeds = f"{many}" if few == many else f"{few} to {many}"
     return [
         f"How sure: {seeds} seeds, paired (arms share a seed's initial model, cohorts and budgets). Ranges are 95 % "
         "intervals of the mean difference (Student's t), each for its pair alone; where one includes 0 the two cannot "
@@ -308,8 +321,7 @@ def _row(c: Comparison, s: Score, costs: Sequence[str]) -> list[str]:
 
 def versus(c: Comparison) -> list[dict[str, str]]:
     """The best arm against every other: what can be said."""
-    best = c.cheapest("round") or c.best_at_the_end()
-    if best is None:
+    if (best := c.best()) is None:
         return []
     lines = []
     for s in c.scores:

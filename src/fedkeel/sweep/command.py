@@ -71,12 +71,16 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     if not (out / "config.json").exists():
         return False
     known = files.read_json(out / "config.json")
-    trials = config["sweep"]["optuna"] is not None
+    found = ["sweep"]  # settled by the sweep itself
+    found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
+    found += ["engine"] if config["engine"] == "probe" else []
     if known.get("sweep", {}) | {"batch": 0, "metric": 0} != config["sweep"] | {"batch": 0, "metric": 0} or any(
-        known.get(key) != config[key] for key in config if key not in ("sweep", *(["algorithms"] if trials else []))
+        known.get(key) != config[key] for key in config if key not in found
     ):
         raise InputError(f"{out} holds something else. Choose another --out, or add --overwrite.")
     config["sweep"]["batch"] = known["sweep"]["batch"]
+    if config["engine"] == "probe":
+        config |= {key: known[key] for key in ("engine", "engine_reason") if key in known}
     return True
 
 

@@ -12,6 +12,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -65,6 +66,8 @@ def _answer(pipe: Connection, item: Item) -> str:
         kind, text = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise FedkeelError(f"The process of {item[0]}, seed {item[1]}, died; the other runs are kept.") from None
+    if kind == "stopped":  # by a file `stop` in its folder: the other runs are not wanted either
+        raise KeyboardInterrupt
     if kind != "ended":
         raise (InputError if kind == "input" else FedkeelError)(f"{item[0]}, seed {item[1]}: {text}")
     return str(text)
@@ -82,12 +85,12 @@ def _stop(children: Sequence[tuple[BaseProcess, Connection]]) -> None:
 
 def _work(config: dict[str, Any], pipe: Connection) -> None:
     """What a child does: one run after the other, until its pipe closes."""
-    study = Study.from_config(config)
+    study = replace(Study.from_config(config), why=config.get("engine_reason"))
 
     def stop(algorithm: str, seed: int, row: Row) -> bool:
         return pipe.poll()
 
-    with suppress(EOFError, OSError, KeyboardInterrupt):
+    with suppress(EOFError, OSError):
         task = None
         while True:
             text, seed, folder = pipe.recv()
@@ -95,5 +98,7 @@ def _work(config: dict[str, Any], pipe: Connection) -> None:
                 task = task or study.made_task()
                 _, status = one_run(study, task, text, seed, Path(folder), stop, workers=1)
                 pipe.send(("ended", status))
+            except KeyboardInterrupt:
+                pipe.send(("stopped", ""))
             except (FedkeelError, OSError) as error:
                 pipe.send(("input" if isinstance(error, InputError) else "failed", str(error)))

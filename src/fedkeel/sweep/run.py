@@ -59,6 +59,7 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
         metric, trials, _ = about["metric"], about["optuna"], about["batch"]
     except (KeyError, TypeError, AttributeError) as error:  # edited by hand
         raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
+    config = probed(config)
     if trials is None:
         cells = list(grid.cells())
         arms = _run(config, out, jobs, tell)
@@ -68,6 +69,15 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
     choice = Choice.of(grid, cells, arms, metric)
     files.write_json(out / "sweep.json", document(config, choice))
     return choice
+
+
+def probed(config: Config) -> Config:
+    """The same with a mode in the place of "probe": measured once, here, so that all cells share it."""
+    if config.get("engine") != "probe":
+        return config
+    study = Study.from_config(config)
+    study = study.probed(study.made_task())
+    return config | {"engine": study.engine, "engine_reason": study.why}
 
 
 def document(config: Config, choice: Choice) -> dict[str, Any]:
