@@ -60,6 +60,13 @@ def commit() -> str | None:
     return done.stdout.strip() or None
 
 
+def keep(results: dict[str, Any], file: Path) -> None:
+    """Write what is known so far: a run that is ended on the way can still be rendered."""
+    whole = file.with_suffix(".part")
+    whole.write_text(json.dumps(results, indent=1) + "\n")
+    whole.replace(file)
+
+
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """All cells, pass by pass, then the sections."""
     results: dict[str, Any] = {
@@ -86,12 +93,14 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                 arguments = [name, str(given.data), "--seconds", str(given.seconds), "--launched", str(time.time())]
                 found = run_cell(python_of(engine.peer), f"drivers.{engine.driver}", [*arguments, *options], given.cap)
                 results["cells"].append({"pass": number, "workload": name, "engine": engine.name, **found})
+                keep(results, given.results)
                 shown = found.get("error") or f"{found['steps_per_s']:.4g} steps/s"
                 say(f"pass {number + 1}/{given.passes}  {name}  {engine.name}: {shown}")
     for section in given.sections:
         say(f"section {section} ...")
         arguments = [str(given.data), "--seconds", str(given.seconds)]
         results["sections"][section] = run_cell(sys.executable, f"sections.{section}", arguments, SECTIONS[section])
+        keep(results, given.results)
         if "error" in results["sections"][section]:
             say(f"section {section}: {results['sections'][section]['error']}")
     return results
@@ -124,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parse(arguments)
     if not given.render:
         given.results.parent.mkdir(parents=True, exist_ok=True)
-        given.results.write_text(json.dumps(measure(given), indent=1) + "\n")
+        keep(measure(given), given.results)
     write(json.loads(given.results.read_text()), given.docs)
     print(f"{given.results}\n{given.docs / 'speed.md'}\n{given.docs / 'speed.svg'}")
 
