@@ -19,6 +19,14 @@ TARGETS = {
 }  # fmt: skip
 MEMORY = {"W1": 2 / 3, "W2": 2 / 3, "W3": 3 / 4, "W4": 2 / 3, "W5": 2 / 3}  # at most this share of pfl's two processes
 PFL = "pfl, 2 processes"
+NOT_HERE = """## What was not measured
+
+Nothing was run on a GPU. With `--device cuda` or `mps` the data and the models move there once, before round 1; what
+crosses later is a batch's index and, once per chunk of clients, whether updates are finite. A test counts that a round
+in lockstep waits for values of the device no more often when it has more clients or more steps; on `cpu` that is all
+that can be tested. On other devices there is one worker, and the size bound of `auto` is the one measured on CPUs.
+Embedding and normalisation layers run in lockstep by vmap; linear layers, ReLU, tanh, sigmoid and cross-entropy have
+their derivatives written out; everything else that is not in lockstep runs one client at a time.""".splitlines()
 Results = dict[str, Any]
 
 
@@ -113,7 +121,8 @@ def page(results: Results) -> str:
         "",
         *grid(results, lambda w, e: spread([c["startup_s"] for c in good(results, w, e)], "{:.1f}")),
     ]  # fmt: skip
-    return "\n".join(lines + failures(results) + versions(results) + sections(results)).rstrip() + "\n"
+    parts = [lines, failures(results), versions(results), sections(results), NOT_HERE]
+    return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
 
 def targets(results: Results) -> list[str]:

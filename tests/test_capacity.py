@@ -422,3 +422,10 @@ def test_gel_guesses_five_steps_where_nobody_says_what_the_server_expects():
     assert next(rule for rule in known.algorithm.rules if isinstance(rule, fk.Guess)).steps == "remaining"
     with pytest.raises(fk.InputError, match="expected_steps"):
         fk.training.prepare(toy_exits(), fk.algorithm("gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
+
+
+def test_a_model_with_running_statistics_is_refused_before_anything_is_written():
+    images = IMAGES.repeat(8, 1, 1, 1)
+    task = task_on(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), images)
+    with pytest.raises(fk.InputError, match="track_running_stats=False"):
+        fk.training.prepare(task, fk.algorithm("fedavg:level=a"), fk.World(2), 1, 0, None)

@@ -101,6 +101,50 @@ def test_compiled_gradients_are_the_same_and_nothing_is_compiled_again(model):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
+@compiler
+def test_a_second_model_in_one_process_is_compiled_for_itself():
+    compiled = fk.Local("batched", compile=True)
+    for model in (lambda: nn.Linear(5, 3), lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            run = fk.train(small(model), "fedavg", rounds=2, engine=compiled)
+        assert "compiled in" in run.config["engine_reason"]
+        assert torch.allclose(
+            run.params, fk.train(small(model), "fedavg", rounds=2, engine="batched").params, atol=1e-6
+        )
+
+
+def test_a_loss_that_ignores_a_class_is_not_taken_for_plain_cross_entropy():
+    task = small(loss=nn.CrossEntropyLoss(reduction="none", ignore_index=0))
+    serial, batched = (fk.train(task, "fedavg", rounds=3, engine=mode) for mode in ("serial", "batched"))
+    assert torch.allclose(serial.params, batched.params, atol=1e-5)
+
+
+def test_layers_that_share_their_weights_still_run_in_lockstep():
+    class Tied(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(5, 5, bias=False), nn.Tanh(), nn.Linear(5, 5, bias=False), nn.Linear(5, 3))
+            self[2].weight = self[0].weight
+
+    def tied():
+        return nn.Sequential(*Tied())
+
+    assert client_axis.chain(tied()) is None
+    serial, batched = (fk.train(small(tied), "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
+    assert batched.config["engine"] == "batched"
+    assert torch.allclose(serial.params, batched.params, atol=1e-5)
+
+
+def test_models_drawn_on_clients_do_not_depend_on_the_workers():
+    world = fk.World("all", fk.FixedSteps(2))
+    runs = [
+        fk.train(toy(clients=12), "fedhbm:first=random,beta=0.1", world, 3, engine=fk.Local("serial", workers=w)).params
+        for w in (1, 6, 6)
+    ]
+    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+
+
 def test_what_cannot_be_compiled_runs_all_the_same_and_says_so(monkeypatch):
     def no_compiler(*arguments, **options):
         raise RuntimeError("No working C++ compiler found\nand many more lines")

@@ -152,6 +152,16 @@ def test_a_seed_that_diverges_is_never_a_reproduction_and_never_cheap():
     assert page._arm(measured, "gel")["values"][0] == 40  # all rounds, not the three it had
 
 
+def test_missing_the_target_more_cheaply_is_no_reproduction():
+    never = {"base": reaching(99, 99, 99), "gel": reaching(99, 99, 99), "long": reaching(1, 1, 1)}
+    measured = made_up(never, metric="gradients")
+    for history in next(iter(measured.arms["base"].values())).histories:
+        for row in history:
+            row["gradients"] *= 2  # its whole run costs twice as much
+    (judged,) = judge(measured)
+    assert judged.gain.low > 0 and judged.verdict == "not reproduced"
+
+
 def test_accuracies_are_compared_in_points_and_costs_as_ratios():
     assert gain("accuracy", [71.0, 72.0], [70.0, 70.0]).mean == 1.5
     assert gain("rounds", [100.0, 100.0], [148.0, 152.0]).mean == 0.5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from models import AnyModel, model, probe_loss, tensors
 from torch import nn
 from workloads import Data, Workload
@@ -13,13 +11,9 @@ from drivers.common import Clock, Losses, Options, main
 
 
 def engine(options: Options) -> fk.Local:
-    """The engine of this arm; says so where this fedkeel has no compiled step."""
+    """The engine of this arm."""
     mode = options.get("mode", "auto")
-    if options.get("compile") != "yes":
-        return fk.Local(mode)
-    if "compile" not in {field.name for field in fields(fk.Local)}:
-        raise SystemExit("this fedkeel has no Local(compile=True)")
-    return fk.Local(mode, compile=True)
+    return fk.Local(mode, compile=options.get("compile") == "yes")
 
 
 def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:

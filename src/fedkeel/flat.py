@@ -7,6 +7,7 @@ vector is one copy and reading a gradient is none. Buffers (BatchNorm statistics
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from . import draws
 from .errors import InputError
+
+ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass
@@ -124,7 +127,7 @@ class FlatModel:
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
     """`make()` under a torch seed of its own; the caller's generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):  # the generator belongs to the whole process
         torch.manual_seed(seed)
         return make()
 

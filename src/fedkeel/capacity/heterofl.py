@@ -66,7 +66,9 @@ class Widths(Capacity):
         except InputError:
             if rate < 1:
                 raise
-            return Level(torch.arange(model.size), model.replica(), flops(model, x))  # whole, so nothing is cut
+            return Level(
+                torch.arange(model.size).to(model.flat.device), model.replica(), flops(model, x)
+            )  # whole, so nothing is cut
         if self.scaler:
             slicing.scale(module, rate, False, x)
         return level(index, module, model, x)

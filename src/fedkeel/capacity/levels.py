@@ -66,6 +66,9 @@ class Capacity:
         same = replace(task, model=task.exits or task.model)
         object.__setattr__(same, "spec", task.spec)  # the algorithm's name says that it is this model
         model = FlatModel(seeded(0, same.model))
+        if kept := next(iter(model.buffers()), None):
+            raise InputError(f"Levels need a model without buffers, and this one has {kept}; give its BatchNorm "
+                             "track_running_stats=False.")  # fmt: skip
         x = task.data.x[:2]
         self.check(model, x.to(model.flat) if x.is_floating_point() else x)
         self.of(np.arange(len(task.data)), 0, 1, len(task.data))
@@ -169,6 +172,7 @@ def dealt(shares: tuple[float, ...], seed: int, population: int) -> Ints:
 
 def level(index: Tensor, module: nn.Module, whole: FlatModel, x: Tensor) -> Level:
     """A level of a model, from its narrow module."""
+    index = index.to(whole.flat.device)
     model = FlatModel(module, whole.flat.dtype, str(whole.flat.device))
     model.load(whole.flat[index])
     assert model.size == len(index)

@@ -315,7 +315,7 @@ def _used(module: nn.Module, x: Tensor) -> list[nn.Parameter]:
 
 def _take(value: Tensor, axes: tuple[Tensor, ...]) -> Tensor:
     for axis, kept in enumerate(axes):
-        value = value.index_select(axis, kept)
+        value = value.index_select(axis, kept.to(value.device))
     return value
 
 

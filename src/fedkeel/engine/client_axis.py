@@ -92,9 +92,9 @@ def chain(module: nn.Module, inline: bool = False) -> Chain | None:
         return None
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    if not linear or len({id(layer) for layer in linear}) < len(linear):
-        return None  # a layer used twice has its parameters in the vector once
+    own = [parameter for layer in layers for parameter in layer.parameters()]
+    if not own or len(own) != len(list(module.parameters())):
+        return None  # what two layers share is in the vector once
     return Chain(module, inline)
 
 
@@ -130,5 +130,6 @@ def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
 def is_cross_entropy(loss: Loss) -> bool:
     """Whether a loss is known to be plain cross-entropy: ours, or torch's own class without extras."""
     if type(loss) is nn.CrossEntropyLoss:
-        return loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "none"
+        plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "none"
+        return plain and loss.ignore_index < 0  # labels are not negative, so such an index ignores nobody
     return loss is cross_entropy

@@ -126,9 +126,9 @@ class Serial:
 class Batched:
     """All clients of a group in lockstep along the client axis."""
 
-    def __init__(self, task: Task, model: FlatModel, plain: Plain | None = None) -> None:
+    def __init__(self, task: Task, model: FlatModel, compiled: Plain | None = None) -> None:
         self.task, self.model, self.split = task, model, Split(model)
-        self.plain = plain or lockstep(task, model)
+        self.plain, self.compiled = lockstep(task, model), compiled
         self.outputs = outputs_of(model)
         self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
         self.terms: Callable[[Tensor], Tensor | None] | None = None
@@ -146,7 +146,9 @@ class Batched:
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.batch = batch
         if self.terms is None and self.outcome is None:
-            return self.plain(y, batch.x, batch.y, batch.share)
+            several = len(y) > 1 and batch.x.shape[1] > 1
+            gradients = self.compiled if self.compiled is not None and several else self.plain
+            return gradients(y, batch.x, batch.y, batch.share)
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
             z, output = (None, self.outputs(leaf, batch.x)) if self.terms is None else self.both(leaf, batch.x)

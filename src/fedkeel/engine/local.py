@@ -302,7 +302,8 @@ class Engine:
             for number in np.unique(levels):
                 level, mine, own = self.levels[number], levels == number, worker.levels[number]
                 assert level is not None and own is not None
-                done = do(own, cut[number], clients[mine], steps[mine], memory, seen[mine])
+                kept = {slot: {name: rows[mine] for name, rows in held.items()} for slot, held in memory.items()}
+                done = do(own, cut[number], clients[mine], steps[mine], kept, seen[mine])
                 done.count("flops", done.counts["samples"] * own.flops)
                 done.spread(level.index, size, job.algorithm.weighing)
                 part.add(done)

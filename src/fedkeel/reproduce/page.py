@@ -37,13 +37,17 @@ def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
         "paper": plan.paper,
         "what": plan.what,
         "note": plan.note,
-        "verdict": overall(judged) if judged else verdict,
+        "verdict": overall(judged) + _left_out(len(why_not), len(panels)) if judged else verdict,
         "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
         "panels": panels,
         "commit": commit(),
         "environment": files.environment(),
         "wall_seconds": round(sum(one.wall_seconds for one in measured), 1),
     }
+
+
+def _left_out(some: int, panels: int) -> str:
+    return f"; {some} of {panels} panels not run" if some else ""
 
 
 def commit() -> str:

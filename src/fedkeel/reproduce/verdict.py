@@ -11,17 +11,17 @@ and its interval is Student's 95 % interval of the mean over seeds. A claim "bet
     reproduced        the interval is above zero, and the gain is at least half of the paper's
                       (where the paper prints no figure: the interval is above zero)
     direction only    the gain is above zero otherwise
-    not reproduced    otherwise, or a seed of the arm diverged
+    not reproduced    otherwise, or a seed of the arm diverged or did not reach the target
 
 and a claim "no worse", with the margin the file states,
 
     reproduced        the interval is above -margin
     direction only    the gain is above -margin otherwise
-    not reproduced    otherwise, or a seed of the arm diverged
+    not reproduced    otherwise, or a seed of the arm diverged or did not reach the target
 
-A seed that misses the target counts with the cost of all its rounds, which is less than the truth. A seed that diverges
-has the accuracy of its last model. Of a table with several claims the weakest verdict is the table's. Control arms are
-reported beside a claim and do not change its verdict.
+A seed of the other arm that misses the target counts with the cost of all its rounds, which is less than the truth. A
+seed that diverges has the accuracy of its last model. Of a table with several claims the weakest verdict is that of the
+table. Control arms are reported beside a claim and do not change its verdict.
 """
 
 from __future__ import annotations
@@ -74,20 +74,21 @@ def judge(measured: Measured) -> list[Judged]:
         metric = claim.metric or panel.metric
         arm, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
         broke = any("diverged" in runs.statuses for runs in measured.arms[claim.arm].values())
+        broke = broke or (metric in COSTS and missed(measured, claim.arm, metric) > 0)
         own, paper = gain(metric, arm, other), paper_gain(panel, claim)
         against = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
         told.append(Judged(claim, metric, own, paper, against, verdict(own, paper, claim.margin, broke)))
     return told
 
 
-def verdict(own: Gain, paper: float | None, margin: float | None = None, diverged: bool = False) -> str:
+def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: bool = False) -> str:
     """The rule.
 
     >>> verdict(Gain(0.3, 0.1, 0.5), paper=0.4), verdict(Gain(0.3, -0.1, 0.7), paper=0.4)
     ('reproduced', 'direction only')
     """
     line = 0.0 if margin is None else -margin
-    if diverged or not own.mean > line:
+    if broke or not own.mean > line:
         return NOT
     large = margin is not None or paper is None or own.mean >= paper / 2
     return REPRODUCED if own.low > line and large else DIRECTION

@@ -58,6 +58,7 @@ class Guess(Rule):
     def box(self, algorithm: Algorithm) -> dict[str, str]:
         client, steps = algorithm.client, str(self.steps)
         q = {"remaining": "the steps the server expects - J_i, at least 0", "inf": "infinity"}.get(steps, steps)
+        q += f" ({WITH_LEVELS} where that is not known)" if steps == "remaining" and algorithm.capacity else ""
         q += " of J_i" if steps.endswith("%") else ""
         return {"extra": f"{client.guess_box(self.proxy_for(client) == 'zero')}        q = {q}"}
 
