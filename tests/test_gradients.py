@@ -7,7 +7,9 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.conformance import MODES, toy, toy_world
 from fedkeel.data.batches import Batch
-from fedkeel.engine.gradients import CLIENT_AXIS, LARGEST, Batched, Serial, choose, moves_global_generator
+from fedkeel.engine.gradients import (
+    CLIENT_AXIS, LARGEST, LARGEST_CHAIN, Batched, Serial, choose, moves_global_generator,
+)  # fmt: skip
 
 
 class Extrapolated(fk.Rule):
@@ -143,7 +145,9 @@ def test_a_model_made_in_evaluation_mode_is_judged_as_it_trains():
     ("model", "mode", "word"),
     [
         (lambda: nn.Linear(3, 2), "batched", "8 parameters"),
-        (lambda: nn.Sequential(nn.Linear(3, LARGEST), nn.Linear(LARGEST, 2)), "serial", f"> {LARGEST:,}"),
+        (lambda: nn.Sequential(nn.Linear(3, 9000), nn.Linear(9000, 2)), "batched", f"<= {LARGEST_CHAIN:,}"),
+        (lambda: nn.Sequential(nn.Linear(3, 20_000), nn.Linear(20_000, 2)), "serial", f"> {LARGEST_CHAIN:,}"),
+        (lambda: nn.Sequential(nn.Linear(3, 9000), nn.GELU(), nn.Linear(9000, 2)), "serial", f"> {LARGEST:,}"),
         (lambda: nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "serial", "PReLU has no client-axis form"),
         (lambda: nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)), "serial", "CountedDropout"),
         (lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), "serial", "BatchNorm1d"),
