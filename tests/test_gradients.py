@@ -8,7 +8,13 @@ import fedkeel as fk
 from fedkeel.conformance import MODES, toy, toy_world
 from fedkeel.data.batches import Batch
 from fedkeel.engine.gradients import (
-    CLIENT_AXIS, LARGEST, LARGEST_CHAIN, Batched, Serial, choose, moves_global_generator,
+    CLIENT_AXIS,
+    LARGEST,
+    LARGEST_CHAIN,
+    Batched,
+    Serial,
+    choose,
+    moves_global_generator,
 )  # fmt: skip
 
 
