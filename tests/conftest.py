@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from shutil import which
 from typing import Any
@@ -138,3 +139,9 @@ def chromium() -> Iterator[Any]:
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
     yield started
     started.quit()
+
+
+def pytest_configure() -> None:
+    """Children get the usual answer to an interrupt, also where the tests run in the background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
