@@ -20,7 +20,8 @@ from .task import Task
 from .version import __version__
 from .world import World, parse_budget
 
-LATER = {"device": "cpu", "compile": False, "eval_samples": None}  # plain settings an older file may not have
+# plain settings that a file of an earlier version may not have, and what they then are
+LATER = {"device": "cpu", "compile": False, "eval_samples": None, "diagnose": None}
 SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
 
 
@@ -140,7 +141,6 @@ class Study:
             "checkpoint_every": self.checkpoint_every,
             "dtype": self.dtype,
             **{name: getattr(self, name) for name in LATER},
-            "diagnose": self.diagnose,
         }
 
     @classmethod
@@ -154,7 +154,6 @@ class Study:
                 "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
                 **{k: config[k] for k in SHARED},
                 **{k: config.get(k, usual) for k, usual in LATER.items()},
-                "diagnose": config.get("diagnose"),
             }
             if "algorithms" in config:
                 rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
