@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
+from fedkeel.data.batches import Batch
 from fedkeel.engine import client_axis
-from fedkeel.engine.gradients import lockstep
-from fedkeel.engine.local import Engine
+from fedkeel.engine.gradients import Serial, lockstep
+from fedkeel.engine.local import Engine, Worker
 from fedkeel.engine.probe import probe
 from fedkeel.errors import EngineWarning, InputError
 from fedkeel.study import Study, carry_out
@@ -76,6 +77,29 @@ def test_the_derivative_written_out_is_the_one_autograd_finds(make, loss, shared
         (want,) = torch.autograd.grad(total, leaf)
         assert torch.allclose(g[client], want, rtol=1e-12, atol=1e-13)
         assert torch.allclose(losses[client, 0], total, rtol=1e-12)
+
+
+def test_the_way_back_through_a_pool_meets_its_own_layout_and_gives_the_same_gradient():
+    def make():
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3))
+
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(4, 2, 8, 8, generator=draw), torch.randint(3, (4,), generator=draw)
+    task = fk.Task(make, fk.cross_entropy, fk.FederatedData.from_arrays(x, y, clients=[0] * 4))
+    model = task.adopt(0, torch.float32, "cpu")
+    worker = Worker(task, model.replica(), "serial", 0)
+    arrived = []
+
+    def look(layer, given, output):
+        if output.requires_grad:
+            output.register_hook(lambda d: arrived.append(d.is_contiguous(memory_format=torch.channels_last)))
+
+    worker.model.module[2].register_forward_hook(look)
+    start = worker.gradients.start(model.flat, 1)
+    g, _ = worker.gradients(start, Batch(x[None], y[None], None))
+    (want,) = Serial(task, model)(model.flat[None], Batch(x[None], y[None], None))[0]
+    assert arrived == [True] and torch.equal(g[0], want)
+    assert not model.module[2]._forward_hooks  # the user's own model is left alone
 
 
 def test_layers_without_a_written_derivative_are_left_to_vmap():

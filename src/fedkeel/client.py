@@ -52,13 +52,36 @@ def arrive(
     at.scalars, at.state = Rows(scalars | {"lr": column + at.client_lr}), Rows(job.algorithm.client.init(y))
     at.lender = lent = Lent(worker, batches, job.algorithm)
     worker.gradients.terms, worker.gradients.outcome = lent.loss_terms(at), lent.outcome(at)
+    pick = choice(order)
     for rule in job.algorithm.rules:
-        rows = {name: kept[torch.from_numpy(order)].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
+        rows = {name: kept[pick].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
         if rule.defines("client_init") and not seen.all():
             for name, value in rule.client_init(at.x, at.of(rule)).items():
                 rows[name] = torch.where(at.first.bool(), value, rows.get(name, value)).expand(len(y), -1)
         at.memory_all[rule.slot], at.scratch_all[rule.slot] = Rows(rows), Rows({})
     return at, y, batches
+
+
+def choice(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:
+    """These rows as an index; a slice, for which nothing is copied, where they are all there are, in their order.
+
+    >>> choice(np.array([0, 1, 2]), 3), choice(np.array([0, 2]), 3)
+    (slice(None, None, None), tensor([0, 2]))
+    """
+    same = len(rows) == (len(rows) if of is None else of) and bool((rows == np.arange(len(rows))).all())
+    return slice(None) if same else torch.from_numpy(rows).to(device)
+
+
+def are_finite(rows: Tensor) -> Tensor:
+    """Which rows have no infinite and no undefined element.
+
+    A finite sum shows it in one walk through memory; a sum that is not may only be too large, and is looked into.
+
+    >>> are_finite(torch.tensor([[3e38, 3e38], [1.0, torch.nan]]))
+    tensor([ True, False])
+    """
+    found = torch.isfinite(rows.sum(1))
+    return found if bool(found.all()) else torch.isfinite(rows).all(1)
 
 
 @torch.no_grad()
@@ -89,10 +112,10 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         update = update * covers
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
-    finite = torch.stack([torch.isfinite(value).all(1) for value in sums.values()]).all(0).cpu().numpy()[back]
+    finite = torch.stack([are_finite(value) for value in sums.values()]).all(0).cpu().numpy()[back]
     finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
     assert at.clients is not None
-    cohort, rows = at.clients[back], torch.from_numpy(back[finite]).to(y.device)
+    cohort, rows = at.clients[back], choice(back[finite], len(back), y.device)
     part = Part(clients=cohort[finite].tolist(), dropped=cohort[~finite].tolist())
     wire.count_upload(part, update, finished, worker.float_buffers(), algorithm.weighing.needs_norm, len(cohort))
     if not part.clients:
@@ -110,6 +133,9 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         mass = algorithm.weighing.each(samples, torch.ones_like(samples))
         part.put(*wire.COVERED, (mass * covers[rows]).sum(0))
     worker.sum_buffers(part, samples)
-    kept = {slot: {name: v[rows] for name, v in memory.items()} for slot, (_, memory) in finished.items() if memory}
+    # Copies, since what a rule keeps may lie where the next client trains.
+    own = torch.from_numpy(back[finite]).to(y.device)
+    new = {slot: memory for slot, (_, memory) in finished.items() if memory}
+    kept = {slot: {name: v.index_select(0, own) for name, v in memory.items()} for slot, memory in new.items()}
     part.memory = [(cohort[finite], kept)] if kept else []
     return part

@@ -261,6 +261,7 @@ def check_gradient(
     at.sent_all, at.surveyed_all = {rule.slot: {}}, {rule.slot: {}}
     at.memory_all, at.scratch_all = {rule.slot: Rows({})}, {rule.slot: Rows({})}
     prepare(at)
+    rule.start(y.clone(), at.of(rule))  # as a round does
     term, step = rule.gradient(torch.zeros_like(y), y.clone(), at.of(rule)), 1e-5
     slope = torch.empty_like(y)
     for i in range(size):

@@ -47,13 +47,13 @@ class Memories:
         """Copies of these clients' rows (zeros for the unseen), and 1 for each client seen before."""
         rows = np.array([self.row.get(int(c), -1) for c in clients], dtype=np.int64)
         seen = (rows >= 0).astype(np.int64)
-        index = torch.from_numpy(np.maximum(rows, 0))
-        mask = torch.from_numpy(seen.astype(bool))[:, None]
-        slots = {
-            slot: {name: torch.where(mask, table[index], table.new_zeros(())) for name, table in tables.items()}
-            for slot, tables in self.tables.items()
-        }
-        return slots, seen
+        index, unseen = torch.from_numpy(np.maximum(rows, 0)), torch.from_numpy(np.flatnonzero(rows < 0))
+
+        def of(table: Tensor) -> Tensor:
+            found = table.index_select(0, index)
+            return found.index_fill_(0, unseen, 0) if len(unseen) else found
+
+        return {slot: {name: of(table) for name, table in tables.items()} for slot, tables in self.tables.items()}, seen
 
     def write(self, clients: Ints, slots: Slots) -> None:
         """Keep these rows for these clients."""
@@ -62,7 +62,7 @@ class Memories:
         index = torch.tensor([self.row[int(c)] for c in clients])
         for slot, values in slots.items():
             for name, value in values.items():
-                self._table(slot, name, value)[index] = value.cpu()
+                self._table(slot, name, value).index_copy_(0, index, value.cpu())
 
     def _table(self, slot: str, name: str, like: Tensor) -> Tensor:
         table = self.tables.get(slot, {}).get(name)

@@ -89,7 +89,7 @@ class Part:
     def sum_up(self, values: dict[tuple[str, str], Tensor], weight: Tensor) -> None:
         """Sum per-client vectors under the raw weights; a rule's own also without weights."""
         for (rule, name), value in values.items():
-            self.put(rule, name, "weighted", (weight * value).sum(0))
+            self.put(rule, name, "weighted", (weight * value).sum(0) if len(value) > 1 else weight[0] * value[0])
             if rule:
                 self.put(rule, name, "mean", value.sum(0))
 

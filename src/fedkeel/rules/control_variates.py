@@ -67,7 +67,7 @@ class Scaffold(Rule):
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         if self.control == "gradient_mean":
             at.scratch["sum"] = at.scratch["sum"] + g if at.k else g.clone()
-        return g - at.memory["ci"] + at.sent["c"]
+        return g.sub_(at.memory["ci"]).add_(at.sent["c"])
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         ci, c = at.memory["ci"], at.sent["c"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, zeros_like
 
 from ..algorithm import Algorithm, At, Memory, Rule
@@ -58,15 +59,19 @@ class FedDyn(Rule):
     def client_init(self, x: Tensor, at: At) -> Memory:
         return {"gi": zeros_like(x)}
 
-    def _alpha(self, at: At) -> Tensor | float:
-        return self.alpha * at.mean_samples / at.samples if self.adaptive else self.alpha
+    def _alpha(self, at: At) -> Tensor:
+        return self.alpha * (at.mean_samples / at.samples if self.adaptive else torch.ones_like(at.samples))
+
+    def start(self, y: Tensor, at: At) -> None:
+        at.scratch["fixed"] = torch.addcmul(at.memory["gi"], at.x, self._alpha(at))  # what no step of the round changes
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g - at.memory["gi"] + self._alpha(at) * (y - at.x)
+        return g.sub_(at.scratch["fixed"]).addcmul_(y, self._alpha(at))
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         moved = y - at.x
-        return Upload(derived={"moved": moved}), {"gi": at.memory["gi"] - self._alpha(at) * moved}
+        new = torch.addcmul(at.memory["gi"], moved, self._alpha(at), value=-1)
+        return Upload(derived={"moved": moved}), {"gi": new}
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         return {"h": server["h"] - self.alpha * at.fraction * up.mean("moved")}
@@ -113,7 +118,7 @@ class AdaBest(Rule):
         return {"hi": zeros_like(x), "last": x.new_zeros(1)}
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g - at.memory["hi"] if self.mu else g
+        return g.sub_(at.memory["hi"]) if self.mu else g
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         new = at.memory["hi"] / (at.round - at.memory["last"]) + self.mu * (at.x - y)

@@ -119,7 +119,8 @@ class LocalGHBM(Rule):
 
     reference: ClassVar[str] = GHBM_PAPER
     formulas: ClassVar[dict[str, str]] = {
-        "after_step": f"y <- y + (beta / J_i) s (x - a_i)        ({S}; nothing at the first visit)",
+        "start": f"M_i <- s (x - a_i)        ({S}; 0 at the first visit)",
+        "after_step": "y <- y + (beta / J_i) M_i",
         "finish": "a_i <- x",
     }
     keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
@@ -132,9 +133,13 @@ class LocalGHBM(Rule):
     def client_init(self, x: Tensor, at: At) -> Memory:
         return {"anchor": x, "last": x.new_zeros(1)}
 
+    def start(self, y: Tensor, at: At) -> None:
+        if self.beta:
+            at.scratch["M"] = (at.x - at.memory["anchor"]).mul_(scaling(self.scale, at))
+
     def after_step(self, y: Tensor, at: At) -> None:
         if self.beta:
-            y.add_(self.beta * scaling(self.scale, at) / at.steps * (at.x - at.memory["anchor"]))
+            y.addcmul_(at.scratch["M"], self.beta / at.steps)
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         return Upload(), {"anchor": at.x.expand_as(y), "last": torch.zeros_like(at.steps) + at.round}
@@ -162,8 +167,8 @@ class FedHBM(Rule):
 
     reference: ClassVar[str] = GHBM_PAPER
     formulas: ClassVar[dict[str, str]] = {
-        "gradient": f"p <- (beta s / J_i) (y - a_i)        ({S}; p = 0 at the first visit, with first=none)",
-        "after_step": "y <- y + p",
+        "gradient": "p <- y - a_i        (p = 0 at the first visit, with first=none)",
+        "after_step": f"y <- y + (beta s / J_i) p        ({S})",
         "finish": "a_i <- y",
     }
     keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
@@ -180,8 +185,7 @@ class FedHBM(Rule):
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         if self.beta:
-            known = 1 - at.first if self.first == "none" else 1.0
-            at.scratch["push"] = self.beta * known * scaling(self.scale, at) / at.steps * (y - at.memory["anchor"])
+            at.scratch["ahead"] = y - at.memory["anchor"]
         return g
 
     def penalty(self, y: Tensor, at: At) -> Tensor:
@@ -189,10 +193,11 @@ class FedHBM(Rule):
 
     def after_step(self, y: Tensor, at: At) -> None:
         if self.beta:
-            y.add_(at.scratch["push"])
+            known = 1 - at.first if self.first == "none" else 1.0
+            y.addcmul_(at.scratch["ahead"], self.beta * known * scaling(self.scale, at) / at.steps)
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return Upload(), {"anchor": y.clone(), "last": torch.zeros_like(at.steps) + at.round}
+        return Upload(), {"anchor": y, "last": torch.zeros_like(at.steps) + at.round}
 
     def remembered(self, at: At) -> Tensor | None:
         known = 1 - at.first if self.first == "none" else 1.0
@@ -238,8 +243,8 @@ class FedCM(Rule):
         if self.alpha == 1:
             return g
         if not at.sent:
-            return self.alpha * g
-        return self.alpha * g + (1 - self.alpha) / (at.sent["lr"] * at.steps) * at.sent["D"]
+            return g.mul_(self.alpha)
+        return g.mul_(self.alpha).addcmul_(at.sent["D"], (1 - self.alpha) / (at.sent["lr"] * at.steps))
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         assert at.delta is not None
@@ -286,7 +291,7 @@ class FedADC(Rule):
         return server if self.beta_local else {}
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g + self.beta_local / at.steps * at.sent["m"] if at.sent else g
+        return g.addcmul_(at.sent["m"], self.beta_local / at.steps) if at.sent else g
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         assert at.delta is not None

@@ -22,7 +22,7 @@ class Momentum:
     convention: str
 
     def mix(self, q: Tensor, m: Tensor) -> Tensor:
-        return self.beta * m + (q if self.convention == "torch" else (1 - self.beta) * q)
+        return (q if self.convention == "torch" else (1 - self.beta) * q).add(m, alpha=self.beta)
 
     def text(self, q: str) -> str:
         return q if not self.beta else f"beta m + {q}" if self.convention == "torch" else f"beta m + (1 - beta) {q}"
@@ -78,7 +78,7 @@ class Mime(Rule):
         return {"c": at.full_gradient(at.x)}
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        q = g - at.raw_gradient(at.x.expand_as(y)) + at.surveyed["c"]
+        q = (g - at.raw_gradient(at.x.expand_as(y))).add_(at.surveyed["c"])
         return momentum(self).mix(q, at.sent["m"]) if self.beta else q
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:

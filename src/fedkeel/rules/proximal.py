@@ -30,7 +30,7 @@ class Proximal(Rule):
         check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g + self.mu * (y - at.x) if self.mu else g
+        return g.add_(y - at.x, alpha=self.mu) if self.mu else g
 
     def penalty(self, y: Tensor, at: At) -> Tensor:
         return self.mu / 2 * (y - at.x).square().sum(1, keepdim=True)
