@@ -1,7 +1,6 @@
 """Where clients run: compiled, probed, on a device; and what an evaluation looks at."""
 
 import shutil
-import warnings
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
 from fedkeel.data.batches import Batch
 from fedkeel.engine import client_axis
+from fedkeel.engine import compiled as engine_compiled
 from fedkeel.engine.gradients import Serial, lockstep
 from fedkeel.engine.local import Engine, Worker
 from fedkeel.engine.probe import probe
@@ -112,31 +112,43 @@ def test_layers_without_a_written_derivative_are_left_to_vmap():
 
 @compiler
 @pytest.mark.parametrize("model", [lambda: nn.Linear(5, 3), Twice], ids=["chain", "any model"])
-def test_compiled_gradients_are_the_same_and_nothing_is_compiled_again(model):
+def test_compiled_gradients_are_the_same_and_nothing_is_compiled_again(model, monkeypatch):
     task, world = small(model), fk.World([[0, 1], [1, 2, 3], [0, 1, 2, 3]], fk.UniformSteps(1, 4))
-    run = fk.train(task, "fedavgcm", world, 6, engine="batched")
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, while it compiles
-        warnings.simplefilter("ignore", DeprecationWarning)
-        compiled = fk.train(task, "fedavgcm", world, 6, engine=fk.Local("batched", compile=True))
-    assert torch.allclose(run.params, compiled.params, rtol=1e-4, atol=1e-6)
-    assert "compiled in" in compiled.config["engine_reason"] and compiled.config["compile"] is True
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    made = []
+
+    def counting(*arguments, **options):
+        made.append(0)
+        return compile_with_torch(*arguments, **options)
+
+    compile_with_torch = torch._inductor.aoti_compile_and_package
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", counting)
+    monkeypatch.setattr(engine_compiled, "TRANSLATED", {})
+    for algorithm, seed in (("fedavgcm", 0), ("fedavgcm", 1), ("fedprox", 0)):
+        run = fk.train(task, algorithm, world, 6, seed=seed, engine="batched")
+        compiled = fk.train(task, algorithm, world, 6, seed=seed, engine=fk.Local("batched", compile=True))
+        assert torch.allclose(run.params, compiled.params, rtol=1e-4, atol=1e-6)
+        assert "compiled in" in compiled.config["engine_reason"] and compiled.config["compile"] is True
+    assert made == [0]
 
 
 @compiler
 def test_a_second_model_in_one_process_is_compiled_for_itself():
     compiled = fk.Local("batched", compile=True)
     for model in (lambda: nn.Linear(5, 3), lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            run = fk.train(small(model), "fedavg", rounds=2, engine=compiled)
+        run = fk.train(small(model), "fedavg", rounds=2, engine=compiled)
         assert "compiled in" in run.config["engine_reason"]
         assert torch.allclose(
             run.params, fk.train(small(model), "fedavg", rounds=2, engine="batched").params, atol=1e-6
         )
+
+
+@compiler
+def test_numbers_that_a_loss_holds_are_part_of_what_is_compiled():
+    for weight in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0])):
+        task = small(loss=nn.CrossEntropyLoss(weight, reduction="none"))
+        runs = [fk.train(task, "fedavg", rounds=2, engine=fk.Local("batched", compile=c)) for c in (False, True)]
+        assert "compiled in" in runs[1].config["engine_reason"]
+        assert torch.allclose(runs[0].params, runs[1].params, atol=1e-6)
 
 
 def test_a_loss_that_ignores_a_class_is_not_taken_for_plain_cross_entropy():
@@ -173,7 +185,7 @@ def test_what_cannot_be_compiled_runs_all_the_same_and_says_so(monkeypatch):
     def no_compiler(*arguments, **options):
         raise RuntimeError("No working C++ compiler found\nand many more lines")
 
-    monkeypatch.setattr(torch, "compile", no_compiler)
+    monkeypatch.setattr(engine_compiled, "_machine_code", no_compiler)
     with pytest.warns(EngineWarning, match=r"no effect: No working C\+\+ compiler found\.$"):
         run = fk.train(small(), "fedavg", rounds=2, engine=fk.Local("batched", compile=True))
     assert torch.equal(run.params, fk.train(small(), "fedavg", rounds=2, engine="batched").params)

@@ -1,66 +1,98 @@
 """`compile=True`: the gradients of a group of clients, translated once into machine code.
 
 What is translated does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
-triggers a second translation. torch's own checks before every call are left out, because they take longer than the
-call; in their place this file sees to what they check: the same types, contiguous tensors, at least two of everything.
+triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
+arithmetic; in its place this file sees to what that checks: the same types, contiguous tensors, two of everything.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable
-from types import FunctionType
+import warnings
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..flat import FlatModel
 from ..task import Task
 from .gradients import Plain, lockstep
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
+MOST = 2**20  # clients, or samples in a batch
+TRANSLATED: dict[str, bytes] = {}  # by what is computed: the arms and seeds of a command share it
 
 
-def translate(task: Task, model: FlatModel) -> tuple[Plain | None, str]:
-    """(the translated gradients, how long it took), or (None, why it runs without).
+def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], str]:
+    """(the translated gradients, for each worker its own; how long it took), or ([], why it runs without).
 
     They are for at least two clients with two samples each; `Batched` does the others without.
     """
     began, eager = time.perf_counter(), lockstep(task, model)
-    source = _of_its_own(lockstep(task, model, to_compile=True))
-
-    def contiguous(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        if share is None:
-            share = y.new_full(x.shape[:2], 1 / x.shape[1])
-        both: tuple[Tensor, Tensor] = fast(y.contiguous(), x.contiguous(), target.contiguous(), share.contiguous())
-        return both
-
     taken = {size for part in (task.data.x[0], *model.module.parameters()) for size in part.shape}
     sizes = [prime for prime in PRIMES if prime not in taken]
     try:
-        fast: Callable[..., Any] = torch.compile(
-            source, dynamic=True, fullgraph=True, options={"guard_filter_fn": _no_checks}
-        )
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's words to itself
+            made = _machine_code(lockstep(task, model, to_compile=True), _sample(task, model, *sizes[:2]), workers)
             for clients, batch in ((sizes[0], sizes[1]), (3, 5)):
                 sample = _sample(task, model, clients, batch)
-                for got, want in zip(contiguous(*sample), eager(*sample), strict=True):
+                for got, want in zip(made[0](*sample), eager(*sample), strict=True):
                     if not torch.allclose(got, want, rtol=1e-3, atol=1e-5, equal_nan=True):
-                        return None, "compiled gradients differ from the others"
+                        return [], "compiled gradients differ from the others"
     except Exception as error:  # no C++ compiler, or a model the compiler cannot follow
-        return None, str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-    return contiguous, f"compiled in {time.perf_counter() - began:.1f} s"
+        return [], str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+    return made, f"compiled in {time.perf_counter() - began:.1f} s"
 
 
-def _of_its_own(function: Any) -> Any:
-    """The same function with a code object of its own: torch keeps what it translated by code object, unchecked."""
-    code = function.__code__.replace()
-    return FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+class Graph(nn.Module):
+    """A function as the module that torch's compiler asks for."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self.source = source
+
+    def forward(self, y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> Any:
+        return self.source(y, x, target, share)
 
 
-def _no_checks(checks: list[Any]) -> list[bool]:
-    return [False] * len(checks)
+def _machine_code(source: Plain, sample: tuple[Tensor, ...], copies: int) -> list[Plain]:
+    from torch._inductor import aoti_compile_and_package  # heavy imports, for those who compile
+    from torch._inductor.package.package import load_package
+    from torch.export import Dim, export
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    clients, batch = Dim("clients", min=2, max=MOST), Dim("batch", min=2, max=MOST)
+    free = {name: {0: clients} if name == "y" else {0: clients, 1: batch} for name in ("y", "x", "target", "share")}
+    # Operations on tensors alone: no vmap, no autograd.
+    plain = make_fx(source, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
+    text = f"{plain.code} {[(part.shape, part.dtype, part.device) for part in sample]}"
+    holds = any(node.op == "get_attr" for node in plain.graph.nodes)  # constants, which are not in the text
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "gradients.pt2"
+        if text in TRANSLATED and not holds:
+            package.write_bytes(TRANSLATED[text])
+        else:
+            program = export(Graph(plain), sample, dynamic_shapes=free)
+            aoti_compile_and_package(program, package_path=str(package))
+            TRANSLATED[text] = package.read_bytes()
+        return [_call(load_package(package, run_single_threaded=True).loader.run) for _ in range(copies)]
+
+
+def _call(run: Any) -> Plain:
+    @lru_cache(maxsize=8)
+    def full(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.full(shape, 1 / shape[1], dtype=dtype, device=device)
+
+    def gradients(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        share = full(x.shape[:2], y.dtype, y.device) if share is None else share
+        g, loss = run([y.contiguous(), x.contiguous(), target.contiguous(), share.contiguous()])
+        return g, loss
+
+    return gradients
 
 
 def _sample(task: Task, model: FlatModel, clients: int, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -220,18 +220,19 @@ class Local:
             assert top is not None
             model = top.model
         mode, reason = self.chosen(task, model)
-        plain, told = None, "clients run one at a time here" if mode == "serial" else "clients differ in size"
-        if self.compile and mode == "batched" and not levels:
-            plain, told = translate(task, model)
-            reason += f"; {told}" if plain else f"; not compiled: {told}"
-        if self.compile and plain is None:
-            warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
         workers = self.workers or (cores() if model.flat.device.type == "cpu" else 1)
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
-        made = [Worker(task, model.replica(), mode, seed, plain) for _ in range(workers)]
+        fast: Sequence[Plain | None] = []
+        told = "clients run one at a time here" if mode == "serial" else "clients differ in size"
+        if self.compile and mode == "batched" and not levels:
+            fast, told = translate(task, model, workers)
+            reason += f"; {told}" if fast else f"; not compiled: {told}"
+        if self.compile and not fast:
+            warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
+        made = [Worker(task, model.replica(), mode, seed, plain) for plain in fast or [None] * workers]
         for worker in made:
             worker.levels = [
                 Worker(task, level.model.replica(), mode, seed, flops=level.flops) if level else None
