@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from . import wire
@@ -72,16 +73,18 @@ def choice(rows: Ints, of: int | None = None, device: torch.device | None = None
     return slice(None) if same else torch.from_numpy(rows).to(device)
 
 
-def are_finite(rows: Tensor) -> Tensor:
+def are_finite(rows: Tensor) -> NDArray[np.bool_]:
     """Which rows have no infinite and no undefined element.
 
     A finite sum shows it in one walk through memory; a sum that is not may only be too large, and is looked into.
 
     >>> are_finite(torch.tensor([[3e38, 3e38], [1.0, torch.nan]]))
-    tensor([ True, False])
+    array([ True, False])
     """
-    found = torch.isfinite(rows.sum(1))
-    return found if bool(found.all()) else torch.isfinite(rows).all(1)
+    found: NDArray[np.bool_] = np.isfinite(rows.sum(1).cpu().numpy())
+    if not found.all():
+        found = torch.isfinite(rows).all(1).cpu().numpy()
+    return found
 
 
 @torch.no_grad()
@@ -112,7 +115,7 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         update = update * covers
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
-    finite = torch.stack([are_finite(value) for value in sums.values()]).all(0).cpu().numpy()[back]
+    finite = np.logical_and.reduce([are_finite(value) for value in sums.values()])[back]
     finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
     assert at.clients is not None
     cohort, rows = at.clients[back], choice(back[finite], len(back), y.device)

@@ -100,7 +100,7 @@ def lengths(client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, 
     The same optimizer and the same guess run on a scalar shadow whose gradient is 1 plus the rules' linear parts.
 
     >>> import fedkeel as fk
-    >>> lengths(fk.SGD(0.1, momentum=0.9), [fk.Guess()], torch.tensor([[2.0]]), 0.1, expected=9).item()
+    >>> round(lengths(fk.SGD(0.1, momentum=0.9), [fk.Guess()], torch.tensor([[2.0]]), 0.1, expected=9).item(), 12)
     11.82112301
     """
     return _respond(client, rules, steps, lr, expected, torch.ones(int(steps.max()), 1))

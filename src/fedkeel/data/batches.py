@@ -69,7 +69,7 @@ class Batches:
         self.index = torch.from_numpy(np.ascontiguousarray(index.swapaxes(0, 1))).to(data.x.device)
         # Small batches of all steps are gathered at once: a gather costs more to start than to do.
         ahead = augment is None and index.size * data.x[0].numel() <= AHEAD
-        self.gathered = (data.x[self.index], data.y[self.index]) if ahead else None
+        self.gathered = tuple(part.unbind() for part in self._samples(self.index)) if ahead else None
         self.share: Tensor | None = None
         if (self.widths != width).any():
             real = np.arange(width) < self.widths[:, None]
@@ -84,16 +84,23 @@ class Batches:
         """The batches of step k for the clients still in view."""
         share = None if self.share is None else self.share[:active]
         if self.gathered is not None:
-            x, y = (every[k] if active == len(self.clients) else every[k, :active] for every in self.gathered)
+            x, y = self.gathered[0][k], self.gathered[1][k]
+            if active < len(self.clients):
+                x, y = x[:active], y[:active]
         else:
-            index = self.index[k, :active]
-            x, y = self.data.x[index], self.data.y[index]
+            x, y = self._samples(self.index[k, :active])
         if self.augment is not None:
             x = self.augment(
                 x, [draws.generator(self.seed, "augment", self.round, int(c), k) for c in self.clients[:active]]
             )
         self.current = Batch(x, y, share, k)
         return self.current
+
+    def _samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples: `x[index]` and `y[index]`, by rows, which CPUs do faster."""
+        rows = index.reshape(-1)
+        x, y = (part.index_select(0, rows).view(*index.shape, *part.shape[1:]) for part in (self.data.x, self.data.y))
+        return x, y
 
 
 def _walk(generator: np.random.Generator, size: int, count: int) -> Ints:

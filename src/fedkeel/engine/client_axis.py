@@ -122,7 +122,8 @@ def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
             return by_autograd(output, y)
         label = y[..., None]
         logs = torch.log_softmax(output, -1)
-        return -logs.gather(2, label)[..., 0], logs.exp() - torch.zeros_like(logs).scatter(2, label, 1.0)
+        ones = torch.ones_like(label, dtype=logs.dtype)
+        return -logs.gather(2, label)[..., 0], logs.exp().scatter_add_(2, label, -ones)
 
     return of_cross_entropy if is_cross_entropy(loss) else by_autograd
 

@@ -191,6 +191,7 @@ def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
     A chain of plain layers is a few matrix products; vmap follows any other module, at a price per step.
     """
     chain, slope = client_axis.chain(model.module, to_compile), client_axis.slope(task.loss)
+    outputs = outputs_of(model)
 
     def by_hand(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
         assert chain is not None
@@ -198,8 +199,6 @@ def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
         losses, d = slope(output, target)
         d = d / d.shape[1] if share is None else d * share.view(*share.shape, *[1] * (d.ndim - 2))
         return chain.backward(kept, d), mean(losses, share)[:, None]
-
-    outputs = outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
         loss = mean(losses_of(task, outputs(y, x), target), share)
