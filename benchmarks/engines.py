@@ -20,6 +20,7 @@ class Engine:
 
 
 NAIVE = ("naive, 1 thread", "naive, 2 threads")
+FLOOR = "arithmetic alone"
 ENGINES = {
     engine.name: engine
     for engine in (
@@ -34,6 +35,7 @@ ENGINES = {
         Engine("fedlab", "fedlab", {}, "fedlab", passes=1),
         Engine("fluke", "fluke", {}, "fluke", passes=1),
         Engine("flwr", "flwr", {}, "flwr", passes=1),
+        Engine(FLOOR, "floor", workloads=ALL[1:]),
     )
 }
 SHORT = {engine.name.replace(", ", "-").replace(" ", ""): engine.name for engine in ENGINES.values()}

@@ -29,7 +29,7 @@ RULES = (
 )
 NAMES = ("W2", "W3", "W4", "W5")
 TURNS = 3
-COHORT, STEPS = 4, 5  # short rounds: enough to see a price per step
+COHORT = 4  # small rounds with the workload's own steps: enough to see a price per step
 
 
 def costs(name: str, seconds: float, folder: object) -> dict[str, list[float]]:
@@ -38,12 +38,12 @@ def costs(name: str, seconds: float, folder: object) -> dict[str, list[float]]:
     data = load(work, folder)  # type: ignore[arg-type]
     federated = fk.FederatedData(*tensors(data), data.offsets)
     task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
-    world = fk.World(cohort=COHORT, budget=fk.FixedSteps(STEPS), expected_steps=STEPS + 5)
+    world = fk.World(cohort=COHORT, budget=fk.FixedSteps(work.steps), expected_steps=work.steps + 5)
     found: dict[str, list[float]] = {rule: [] for rule in RULES}
     for _ in range(TURNS):
         for rule in RULES:
             length = round_seconds(task, rule, world, seconds / 10)
-            found[rule].append(length / (COHORT * STEPS))
+            found[rule].append(length / (COHORT * work.steps))
     return found
 
 

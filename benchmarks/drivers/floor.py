@@ -1,0 +1,42 @@
+"""What the arithmetic alone takes: forward and backward passes on every core, and nothing learned, sent or averaged.
+
+No engine that computes these gradients with torch's own layers can be faster, whatever it does around them.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from models import model, tensors
+from torch.nn.functional import cross_entropy
+from workloads import Data, Workload
+
+from drivers.common import Clock, Losses, Options, main
+
+
+def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses | None:
+    x, y = tensors(data)
+    workers = len(os.sched_getaffinity(0))
+    models = [model(work.name) for _ in range(workers)]
+
+    def share(number: int) -> None:
+        module, parameters = models[number], list(models[number].parameters())
+        for step in range(number, work.steps_per_round, workers):
+            chosen = torch.arange(step * work.batch, (step + 1) * work.batch) % len(x)
+            inputs = x[chosen]
+            if inputs.ndim == 4:
+                inputs = inputs.to(memory_format=torch.channels_last)
+            torch.autograd.grad(cross_entropy(module(inputs), y[chosen]), parameters)
+
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        stop = False
+        while not stop:
+            list(pool.map(share, range(workers)))
+            stop = clock.round_done()
+    return None
+
+
+if __name__ == "__main__":
+    main(drive, ["torch", "numpy"])
