@@ -275,6 +275,7 @@ class Rule:
     report(server, up, at)      columns for the history
     remembered(at)              for a diagnosis: the momentum clients start the round with, as a gradient of any length
 
+    `gradient` may change g in place and return it; who wants to keep g keeps a copy, as the next step overwrites it.
     `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
 
     >>> class SignSGD(Rule):
