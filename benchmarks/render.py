@@ -43,18 +43,12 @@ def good(results: Results, workload: str, engine: str) -> list[dict[str, Any]]:
     return [c for c in cells if c["workload"] == workload and c["engine"] == engine and "error" not in c]
 
 
-def ratios(results: Results, workload: str, engine: str) -> list[float]:
-    """Pass by pass, the speed over that of the best naive loop in the same pass."""
+def ratios(results: Results, workload: str, engine: str, others: Sequence[str] = NAIVE) -> list[float]:
+    """Pass by pass, the speed over that of the fastest of these in the same pass; by default, of the naive loops."""
     base: dict[int, float] = {}
-    for name in NAIVE:
+    for name in others:
         for cell in good(results, workload, name):
             base[cell["pass"]] = max(base.get(cell["pass"], 0.0), cell["steps_per_s"])
-    return [c["steps_per_s"] / base[c["pass"]] for c in good(results, workload, engine) if c["pass"] in base]
-
-
-def within(results: Results, workload: str, engine: str, other: str) -> list[float]:
-    """Pass by pass, the speed over another engine's."""
-    base = {cell["pass"]: cell["steps_per_s"] for cell in good(results, workload, other)}
     return [c["steps_per_s"] / base[c["pass"]] for c in good(results, workload, engine) if c["pass"] in base]
 
 
@@ -145,7 +139,7 @@ def targets(results: Results) -> list[str]:
             workload, engine, f"{wanted:g}", f"{statistics.median(found):.3g}",
             "yes" if statistics.median(found) >= wanted else "**no**",
             "-" if fastest is None else f"{fastest} {others[fastest]:.3g}", *memory(results, workload, engine),
-            spread(within(results, workload, engine, FLOOR), "{:.2f}"),
+            spread(ratios(results, workload, engine, [FLOOR]), "{:.2f}"),
         ])  # fmt: skip
     head = ["", "engine", "wanted", "got", "reached", "fastest other", "memory / pfl's", "wanted", f"of {FLOOR}"]
     return ["What was wanted, set before anything was measured:", "", *table(head, rows)] if rows else []

@@ -83,8 +83,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     for name in given.workloads:
         store(WORKLOADS[name], given.data)
     for number in range(given.passes):
+        turn = number % max(1, len(engines))  # another one begins, so that none is always measured behind the same one
         for name in given.workloads:
-            for engine in engines:
+            for engine in engines[turn:] + engines[:turn]:
                 if name not in engine.workloads or engine.peer in results["missing"]:
                     continue
                 if engine.passes is not None and number >= engine.passes:

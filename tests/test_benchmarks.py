@@ -64,7 +64,7 @@ def test_the_runner_measures_naive_and_fedkeel_end_to_end(tmp_path):
     assert [cell.get("error") for cell in cells] == [None] * 3
     for cell in cells:
         assert cell["rounds"] >= 2 and cell["steps"] == cell["rounds"] * 260
-        assert cell["loss_after"] < cell["loss_before"] and cell["memory_mb"] > 50 and cell["startup_s"] > 0
+        assert cell["losses"][1] < cell["losses"][0] and cell["memory_mb"] > 50 and cell["startup_s"] > 0
     assert "| fedkeel, any model |" in (tmp_path / "docs" / "speed.md").read_text()
 
 

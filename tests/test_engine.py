@@ -102,6 +102,21 @@ def test_the_way_back_through_a_pool_meets_its_own_layout_and_gives_the_same_gra
     assert not model.module[2]._forward_hooks  # the user's own model is left alone
 
 
+def test_a_pool_that_also_says_where_its_largest_were_runs():
+    class Where(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pool, self.scores = nn.MaxPool2d(2, return_indices=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            pooled, _ = self.pool(x)
+            return self.scores(pooled.flatten(1))
+
+    data = fk.FederatedData.from_arrays(torch.randn(6, 2, 4, 4), [0, 1, 2] * 2, [0] * 6)
+    task = fk.Task(Where, fk.cross_entropy, data)
+    assert fk.train(task, "fedavg", rounds=1, engine="serial").history[-1]["train_loss"] > 0
+
+
 def test_layers_without_a_written_derivative_are_left_to_vmap():
     assert client_axis.chain(nn.Sequential(nn.Linear(5, 3), nn.GELU())) is None
     task = small(lambda: nn.Sequential(nn.Linear(5, 3), nn.GELU()))
@@ -120,6 +135,7 @@ def test_each_model_is_compiled_once_for_itself_and_its_gradients_are_the_same(m
 
     compile_with_torch = torch._inductor.aoti_compile_and_package
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", counting)
+    monkeypatch.setattr(engine_compiled, "TRANSLATED", {})
     world = fk.World([[0, 1], [1, 2, 3], [0, 1, 2, 3]], fk.UniformSteps(1, 4))
     for model in (lambda: nn.Linear(5, 3), Twice):  # a chain, and any model
         task = small(model)
@@ -128,7 +144,36 @@ def test_each_model_is_compiled_once_for_itself_and_its_gradients_are_the_same(m
             compiled = fk.train(task, algorithm, world, 6, seed=seed, engine=fk.Local("batched", compile=True))
             assert torch.allclose(run.params, compiled.params, rtol=1e-4, atol=1e-6)
             assert "compiled in" in compiled.config["engine_reason"] and compiled.config["compile"] is True
+        alone, together = (
+            fk.train(task, "fedavg", fk.World("all"), 3, engine=fk.Local("batched", workers, chunk=2, compile=True))
+            for workers in (1, 2)
+        )
+        assert torch.equal(alone.params, together.params)  # each worker has what was compiled for itself
     assert len(made) == 2
+
+
+@compiler
+def test_compiled_gradients_of_characters_in_double_precision():
+    class Characters(nn.Module):
+        client_axis = True
+
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.scores = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.scores(self.embedding(x).mean(1))
+
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randint(9, (40, 6), generator=draw), torch.randint(3, (40,), generator=draw)
+    data = fk.FederatedData.from_arrays(x, y, clients=[0] * 3 + [1] * 37)  # the first has fewer samples than a batch
+    task = fk.Task(Characters, fk.cross_entropy, data, batch_size=5, lr=0.1)
+    plain, compiled = (
+        fk.train(task, "fedavg", fk.World("all"), 3, engine=fk.Local("batched", compile=c), dtype=torch.float64)
+        for c in (False, True)
+    )
+    assert "compiled in" in compiled.config["engine_reason"]
+    assert torch.allclose(plain.params, compiled.params, rtol=1e-12)
 
 
 @compiler

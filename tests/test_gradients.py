@@ -84,6 +84,34 @@ def test_the_full_gradient_is_the_mean_over_all_samples_in_both_modes():
         assert torch.allclose(run.params, central, rtol=0, atol=1e-13)
 
 
+class Flattened(fk.Rule):
+    """Every element moves by the mean: a gradient that is a view of one number."""
+
+    def gradient(self, g, y, at):
+        return g.mean(1, keepdim=True).expand_as(g)
+
+
+class AskedAgain(fk.Rule):
+    """Asks for the gradient at the client's own point, while that of the step is in the making."""
+
+    def gradient(self, g, y, at):
+        at.raw_gradient(y)
+        return g
+
+
+def test_a_gradient_that_is_a_view_of_one_number_moves_every_element_in_both_modes():
+    algorithm = fk.Algorithm(client=fk.SGD(0.1, momentum=0.9), rules=[Flattened()])
+    serial, batched = (fk.train(toy(), algorithm, toy_world(), 3, engine=mode).params for mode in MODES)
+    assert torch.allclose(serial, batched, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_asking_for_a_gradient_at_the_clients_own_point_loses_nothing(mode):
+    rules = [[fk.Proximal(0.5)], [fk.Proximal(0.5), AskedAgain()]]
+    plain, asked = (fk.train(toy(), fk.Algorithm(rules=r), toy_world(), 3, engine=mode).params for r in rules)
+    assert torch.equal(plain, asked)
+
+
 def test_gradients_are_finite_differences_of_the_loss():
     task = toy().cast(torch.float64, "cpu")
     model = task.adopt(0, torch.float64, "cpu")

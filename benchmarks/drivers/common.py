@@ -61,16 +61,14 @@ def main(drive: Drive, packages: Sequence[str], quiet: bool = False) -> None:
 
 def report(work: Workload, clock: Clock, losses: Losses | None, packages: Sequence[str]) -> dict[str, object]:
     """The line a driver prints."""
-    before, after = losses or (None, None)
-    if before is not None and after is not None and not after < before:
-        raise SystemExit(f"the loss went from {before:.4f} to {after:.4f}: this driver did not train")
+    if losses is not None and not losses[1] < losses[0]:
+        raise SystemExit("the loss went from {:.4f} to {:.4f}: this driver did not train".format(*losses))
     return {
         "steps_per_s": work.steps_per_round / statistics.median(clock.lengths()),
         "rounds": len(clock.ends),
         "steps": len(clock.ends) * work.steps_per_round,
         "startup_s": clock.ends[0] - clock.launched,
-        "loss_before": before,
-        "loss_after": after,
+        "losses": losses,
         "versions": {name: _version(name) for name in packages},
     }
 

@@ -275,7 +275,8 @@ class Rule:
     report(server, up, at)      columns for the history
     remembered(at)              for a diagnosis: the momentum clients start the round with, as a gradient of any length
 
-    `gradient` may change g in place and return it; who wants to keep g keeps a copy, as the next step overwrites it.
+    `gradient` may change g in place; who wants to keep g keeps a copy, as the next step overwrites it. What it returns
+    may be changed by the next rule: g, or a tensor of its own, never one of at.memory or at.sent.
     `shadow(s)` is the linear part of `gradient` on FedNova's scalar; a rule without one (None) has no linear shadow.
 
     >>> class SignSGD(Rule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -73,18 +73,19 @@ def choice(rows: Ints, of: int | None = None, device: torch.device | None = None
     return slice(None) if same else torch.from_numpy(rows).to(device)
 
 
-def are_finite(rows: Tensor) -> NDArray[np.bool_]:
-    """Which rows have no infinite and no undefined element.
+def are_finite(values: Sequence[Tensor]) -> NDArray[np.bool_]:
+    """Which clients' rows, of all of these `[clients, ...]`, have no infinite and no undefined element.
 
     A finite sum shows it in one walk through memory; a sum that is not may only be too large, and is looked into.
 
-    >>> are_finite(torch.tensor([[3e38, 3e38], [1.0, torch.nan]]))
+    >>> are_finite([torch.tensor([[3e38, 3e38], [1.0, torch.nan]]), torch.zeros(2, 1)])
     array([ True, False])
     """
-    found: NDArray[np.bool_] = np.isfinite(rows.sum(1).cpu().numpy())
+    found = torch.stack([torch.isfinite(rows.sum(1)) for rows in values]).all(0).cpu()
     if not found.all():
-        found = torch.isfinite(rows).all(1).cpu().numpy()
-    return found
+        found = torch.stack([torch.isfinite(rows).all(1) for rows in values]).all(0).cpu()
+    clean: NDArray[np.bool_] = found.numpy()
+    return clean
 
 
 @torch.no_grad()
@@ -115,7 +116,7 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         update = update * covers
     sums = {("", "update"): update}
     sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
-    finite = np.logical_and.reduce([are_finite(value) for value in sums.values()])[back]
+    finite = are_finite(list(sums.values()))[back]
     finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
     assert at.clients is not None
     cohort, rows = at.clients[back], choice(back[finite], len(back), y.device)

@@ -62,7 +62,8 @@ class Memories:
         index = torch.tensor([self.row[int(c)] for c in clients])
         for slot, values in slots.items():
             for name, value in values.items():
-                self._table(slot, name, value).index_copy_(0, index, value.cpu())
+                table = self._table(slot, name, value)
+                table.index_copy_(0, index, value.to(table))
 
     def _table(self, slot: str, name: str, like: Tensor) -> Tensor:
         table = self.tables.get(slot, {}).get(name)

@@ -193,6 +193,7 @@ def _one_pass(y: Tensor, g: Tensor, v: Tensor, momentum: float, lr: float) -> No
     torch's fused SGD does b <- momentum * b + (1 - dampening) * g;  y <- y - lr * b. With `maximize`, which turns the
     sign of g, with dampening = 1 - lr and with a rate of -1, its b is our v.
     """
+    g = g.to(y).expand_as(y).contiguous()  # the kernel asks for nothing and takes it for granted
     torch._fused_sgd_(
         [y], [g], [v], weight_decay=0.0, momentum=momentum, lr=-1.0, dampening=1 - lr,
         nesterov=False, maximize=True, is_first_step=False,

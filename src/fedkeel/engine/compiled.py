@@ -32,7 +32,8 @@ def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], 
     They are for at least two clients with two samples each; `Batched` does the others without.
     """
     began, eager = time.perf_counter(), lockstep(task, model)
-    taken = {size for part in (task.data.x[0], *model.module.parameters()) for size in part.shape}
+    fixed = (model.flat, task.data.x[0], task.data.y[0], *model.module.parameters())
+    taken = {size for part in fixed for size in part.shape}
     sizes = [prime for prime in PRIMES if prime not in taken]
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -73,22 +74,23 @@ def _machine_code(source: Plain, sample: tuple[Tensor, ...], copies: int) -> lis
     holds = any(node.op == "get_attr" for node in plain.graph.nodes)  # constants, which are not in the text
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "gradients.pt2"
-        if text in TRANSLATED and not holds:
+        if text in TRANSLATED:
             package.write_bytes(TRANSLATED[text])
         else:
             program = export(Graph(plain), sample, dynamic_shapes=free)
             aoti_compile_and_package(program, package_path=str(package))
-            TRANSLATED[text] = package.read_bytes()
+            if not holds:
+                TRANSLATED[text] = package.read_bytes()
         return [_call(load_package(package, run_single_threaded=True).loader.run) for _ in range(copies)]
 
 
 def _call(run: Any) -> Plain:
-    @lru_cache(maxsize=8)
+    @lru_cache(maxsize=64)
     def full(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.full(shape, 1 / shape[1], dtype=dtype, device=device)
 
     def gradients(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        share = full(x.shape[:2], y.dtype, y.device) if share is None else share
+        share = full(x.shape[:2], y.dtype, y.device) if share is None else share.to(y.dtype)
         g, loss = run([y.contiguous(), x.contiguous(), target.contiguous(), share.contiguous()])
         return g, loss
 

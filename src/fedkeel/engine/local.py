@@ -93,9 +93,9 @@ class Worker:
         return output, self.task.loss(output, y)
 
 
-def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
     """Have the derivative arrive in the layout of the output: the way back through a pool is five times faster then."""
-    if output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
+    if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
         output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
 
@@ -111,12 +111,16 @@ class Lent:
     def batch(self) -> Batch:
         return self.batches.current
 
+    def _apart(self, point: Tensor) -> Tensor:
+        """A copy where the client's own model is asked about, whose gradient may be in the making."""
+        return point.clone() if point.data_ptr() == self.worker.model.flat.data_ptr() else point
+
     def raw_gradient(self, at: At, point: Tensor) -> Tensor:
         at.scalars["extra_gradients"].add_(1)
         at.scalars["extra_samples"].add_(torch.from_numpy(self.batches.widths[: len(point), None]).to(point))
         model, has_buffers = self.worker.model, self.worker.has_buffers
         buffers = model.buffers() if has_buffers else None
-        g, _ = self.worker.gradients(point, self.batches.current)
+        g, _ = self.worker.gradients(self._apart(point), self.batches.current)
         if has_buffers:
             model.load(model.flat, buffers)
         return g
@@ -128,7 +132,7 @@ class Lent:
         was = model.module.training
         model.module.eval()  # exact: no dropout, and buffers stay as they are
         for batch in whole(data, at.clients):
-            total += self.worker.gradients(point.expand(len(at.clients), -1), batch)[0]
+            total += self.worker.gradients(self._apart(point).expand(len(at.clients), -1), batch)[0]
         model.module.train(was)
         widths = torch.from_numpy(self.batches.widths[:, None]).to(at.samples)
         at.scalars["extra_gradients"].add_(torch.ceil(at.samples / widths))
