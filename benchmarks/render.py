@@ -26,7 +26,9 @@ crosses later is a batch's index and, once per chunk of clients, whether updates
 in lockstep waits for values of the device no more often when it has more clients or more steps; on `cpu` that is all
 that can be tested. On other devices there is one worker, and the size bound of `auto` is the one measured on CPUs.
 Embedding and normalisation layers run in lockstep by vmap; linear layers, ReLU, tanh, sigmoid and cross-entropy have
-their derivatives written out; everything else that is not in lockstep runs one client at a time.""".splitlines()
+their derivatives written out; everything else that is not in lockstep runs one client at a time. `--compile` serves
+chains of those layers and models that vmap turns into plain matrix products; with embeddings, norms or convolutions it
+says that it has no effect, since torch translates those for one number of clients only.""".splitlines()
 Results = dict[str, Any]
 
 
@@ -114,6 +116,7 @@ def page(results: Results) -> str:
         "## Peak memory, MB",
         "",
         "Of the process and all below it, shared pages counted once (PSS from /proc), looked at every half second.",
+        "With compile, the peak is the C++ compiler's, which runs once, before round 1.",
         "",
         *grid(results, lambda w, e: spread([c["memory_mb"] for c in good(results, w, e)], "{:.0f}")),
         "## Seconds from launch to the end of the first round",
