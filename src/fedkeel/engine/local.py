@@ -94,7 +94,7 @@ class Worker:
 
 
 def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
-    """Have the derivative arrive in the layout of the output: the way back through a pool is five times faster then."""
+    """Have the derivative arrive in the layout of the output: the way back through a pool is much faster then."""
     if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
         output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
