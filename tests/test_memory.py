@@ -1,4 +1,5 @@
 import gc
+import os
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,20 @@ def test_what_is_read_is_a_copy(in_ram):
 
 
 def test_memory_grows_with_clients_seen_and_not_with_the_population():
-    memories = Memories(10**9, in_ram=2**62)
+    memories = Memories(10**9)
     memories.write(np.array([5, 10**9 - 1]), {"r": {"a": torch.ones(2, 4)}})
     assert memories.tables["r"]["a"].numel() <= 64 * 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads what a process takes from /proc")
+def test_room_for_everybody_takes_memory_only_for_the_clients_seen():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    memories, row = Memories(400), torch.ones(1, 2**20)  # 1.6 GB if everybody came
+    before = resident()
+    memories.write(np.array([300]), {"r": {"a": row}})
+    assert memories.tables["r"]["a"].shape == (400, 2**20) and resident() - before < 64 * 2**20
 
 
 def test_files_go_when_the_memories_go():

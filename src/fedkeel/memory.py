@@ -50,6 +50,8 @@ class Memories:
         index, unseen = torch.from_numpy(np.maximum(rows, 0)), torch.from_numpy(np.flatnonzero(rows < 0))
 
         def of(table: Tensor) -> Tensor:
+            if not seen.any():
+                return table.new_zeros(len(rows), table.shape[1])
             found = table.index_select(0, index)
             return found.index_fill_(0, unseen, 0) if len(unseen) else found
 
@@ -68,19 +70,18 @@ class Memories:
     def _table(self, slot: str, name: str, like: Tensor) -> Tensor:
         table = self.tables.get(slot, {}).get(name)
         if table is None or len(table) < len(self.row):
-            grown = min(self.population, max(64, 2 * len(self.row)))
-            table = self._grown(slot, name, like, grown, table)
+            table = self._made(slot, name, like)
             self.tables.setdefault(slot, {})[name] = table
         return table
 
-    def _grown(self, slot: str, name: str, like: Tensor, rows: int, old: Tensor | None) -> Tensor:
-        width = like.shape[1]
-        if self.population * width * like.element_size() <= self.in_ram:
-            table = torch.zeros(rows, width, dtype=like.dtype)
-            if old is not None:
-                table[: len(old)] = old
-            return table
+    def _made(self, slot: str, name: str, like: Tensor) -> Tensor:
+        """Zeros, in memory that the system gives when it is written to."""
+        width, item = like.shape[1], like.element_size()
+        if self.population * width * item <= self.in_ram:  # room for everybody, once
+            zeros = torch.from_numpy(np.zeros(self.population * width * item, dtype=np.uint8))
+            return zeros.view(like.dtype).view(self.population, width)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fedkeel-memory-"))
+        rows = min(self.population, max(64, 2 * len(self.row)))
         file = str(self._folder / f"{slot}.{name}")  # a longer mapping of the same file keeps what is there
         return torch.from_file(file, shared=True, size=rows * width, dtype=like.dtype).view(rows, width)

@@ -7,7 +7,7 @@ so the gradient of the sum is the stack of their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from ..data.batches import Batch
 from ..flat import FlatModel, halves
 from ..task import Task
 from . import client_axis
+from .lean import Direct, gaps
 
 # Layers that treat samples independently, keep no running state and draw no random numbers. A layer of one's own that
 # does the same says so by an attribute: client_axis = True.
@@ -74,8 +75,9 @@ class Split(nn.Module):
 class Serial:
     """One client at a time, by the module's own backward into the flat gradient."""
 
-    def __init__(self, task: Task, model: FlatModel) -> None:
+    def __init__(self, task: Task, model: FlatModel, directs: Sequence[Direct] = ()) -> None:
         self.task, self.model, self.split = task, model, Split(model)
+        self.directs, self.gaps = directs, gaps(model, directs)
         self.draws_globally = False  # see `moves_global_generator`
         self.terms: Callable[[Tensor], Tensor | None] | None = None  # rules' terms of the loss, from representations
         self.outcome: Callable[[Tensor], Tensor] | None = None  # what rules make of the outputs before the loss
@@ -107,11 +109,16 @@ class Serial:
         model.place.step = batch.step
         if self.draws_globally:
             torch.manual_seed(model.place.torch_seed(-1))
-        model.grad.zero_()
         with torch.enable_grad():
             losses = self._losses(channels_last(batch.x[0]), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+        for gap in self.gaps:
+            gap.zero_()
+        for direct in self.directs:
+            direct.written = False
+        loss.backward()  # type: ignore[no-untyped-call]
+        for direct in self.directs:
+            direct.finish()
         return model.grad[None], loss.detach().view(1, 1)
 
     def _elsewhere(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import draws
 from ..algorithm import Algorithm, At
@@ -30,6 +30,7 @@ from ..wire import Part, Slots
 from ..world import Ints
 from .compiled import translate
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
+from .lean import lean
 from .probe import probe
 
 if TYPE_CHECKING:
@@ -48,11 +49,10 @@ class Worker:
     ) -> None:
         self.task, self.model, self.seed, self.flops = task, model, seed, flops  # of one sample; 0: not counted
         self.levels: list[Worker | None] = []  # one for each sub-model, where clients differ in size
-        self.gradients: Serial | Batched = Serial(task, model) if mode == "serial" else Batched(task, model, plain)
+        self.gradients: Serial | Batched = (
+            Serial(task, model, lean(model)) if mode == "serial" else Batched(task, model, plain)
+        )
         self.has_buffers = bool(model.buffers())
-        for layer in model.module.modules():
-            if type(layer) is nn.MaxPool2d and mode == "serial":
-                layer.register_forward_hook(_ask_for_channels_last)
 
     def every(self) -> list[Worker]:
         """This worker, and those of the sub-models it holds."""
@@ -91,12 +91,6 @@ class Worker:
         self.model.module.eval()
         output = self.model.module(channels_last(x))
         return output, self.task.loss(output, y)
-
-
-def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
-    """Have the derivative arrive in the layout of the output: the way back through a pool is much faster then."""
-    if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
-        output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
 
 @dataclass

@@ -11,6 +11,7 @@ from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
 from .gradients import Batched, Serial, no_client_axis
+from .lean import lean
 
 CLIENTS = 8  # in lockstep while it is tried; a larger cohort gains a little more
 PATIENCE = 0.15  # seconds for each way, beside the first call
@@ -25,7 +26,7 @@ def probe(task: Task, model: FlatModel, workers: int) -> tuple[str, str]:
     width = min(task.batch_size or 20, len(task.data.x) // CLIENTS)
     index = torch.arange(CLIENTS * width, device=task.data.x.device).view(CLIENTS, width)
     x, y = task.data.x[index], task.data.y[index]
-    serial, batched = Serial(task, model), Batched(task, model)
+    batched, serial = Batched(task, model.replica()), Serial(task, model, lean(model))
     one, all_ = serial.start(model.flat.clone(), 1), batched.start(model.flat, CLIENTS)
     alone = _seconds(lambda: serial(one, Batch(x[:1], y[:1], None)), task) / workers
     together = _seconds(lambda: batched(all_, Batch(x, y, None)), task) / CLIENTS

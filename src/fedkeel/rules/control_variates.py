@@ -45,12 +45,12 @@ class Scaffold(Rule):
     @property
     def formulas(self) -> dict[str, str]:  # type: ignore[override]
         new = {
-            (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
+            (2, "difference"): "(x - y) / (J_i lr) - (c - c_i)",
             (2, "gradient_mean"): "mean of the J_i raw gradients",
             (1, "difference"): "full gradient of f_i at x",
         }[self.option, self.control]
         return {
-            "gradient": "g <- g - c_i + c",
+            "gradient": "g <- g + (c - c_i)",
             "finish": f"c_i' = {new};   send c_i' - c_i;   c_i <- c_i'",
             "server_step": "c <- c + (1/N) sum_i (c_i' - c_i)",
         }
@@ -64,20 +64,22 @@ class Scaffold(Rule):
     def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
         return {"c": server["c"]}
 
+    def start(self, y: Tensor, at: At) -> None:
+        at.scratch["correction"] = at.sent["c"] - at.memory["ci"]
+
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
         if self.control == "gradient_mean":
             at.scratch["sum"] = at.scratch["sum"] + g if at.k else g.clone()
-        return g.sub_(at.memory["ci"]).add_(at.sent["c"])
+        return g.add_(at.scratch["correction"])
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        ci, c = at.memory["ci"], at.sent["c"]
         if self.option == 1:
             new = at.full_gradient(at.x)
         elif self.control == "gradient_mean":
             new = at.scratch["sum"] / at.steps
         else:
-            new = ci - c + (at.x - y) / at.lr_sum
-        change = new - ci
+            new = (at.x - y).div_(at.lr_sum).sub_(at.scratch["correction"])
+        change = new - at.memory["ci"]
         return Upload(derived={"dc": change}) if self.rebuild else Upload(dc=change), {"ci": new}
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:

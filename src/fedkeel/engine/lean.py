@@ -1,0 +1,123 @@
+"""What a worker's own replica of a model does differently: the same numbers, with fewer walks through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..flat import FlatModel
+
+LARGE = 2**18  # elements of a weight from which its derivative is written straight to its place: a megabyte
+
+
+def lean(model: FlatModel) -> list[Direct]:
+    """Let the model's layers give the same numbers sooner; returns those that write their own derivatives."""
+    layers = list(model.module.modules())
+    for layer in layers:
+        if type(layer) is nn.Sequential:
+            PoolFirst(layer)
+    for layer in layers:
+        if type(layer) is nn.MaxPool2d:
+            layer.register_forward_hook(_ask_for_channels_last)
+    return [Direct(layer) for layer in layers if type(layer) is nn.Linear and _is_large(layer)]
+
+
+def _is_large(layer: nn.Linear) -> bool:
+    weight = layer._parameters.get("weight")  # what a parametrization computes is not here
+    return weight is not None and weight.grad is not None and weight.numel() >= LARGE
+
+
+class PoolFirst:
+    """A chain in which max-pooling comes before the ReLU that precedes it, which then has a fraction of the elements.
+
+    The same bits, of derivatives too: where the largest of a window is positive it is the same element, and where it is
+    not nothing flows back either way. Only running the chain as a whole is changed, not what it consists of.
+    """
+
+    def __init__(self, chain: nn.Sequential) -> None:
+        self.chain, self.at = chain, [k for k in range(len(chain) - 1) if _commute(chain[k], chain[k + 1])]
+        if self.at:
+            chain.forward = self.forward  # type: ignore[method-assign]
+
+    def forward(self, input: Tensor) -> Tensor:
+        layers = list(self.chain)
+        for k in self.at:
+            layers[k], layers[k + 1] = layers[k + 1], layers[k]
+        for layer in layers:
+            input = layer(input)
+        return input
+
+
+def _commute(first: nn.Module, second: nn.Module) -> bool:
+    seen = any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in (first, second))
+    return type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices and not seen
+
+
+def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
+    """Have the derivative arrive in the layout of the output: the way back through a pool is much faster then."""
+    if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
+        output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
+
+
+class Direct:
+    """A large linear layer that writes its weight's derivative straight into the flat gradient.
+
+    torch would make it elsewhere and add it to zeros here: two more walks through memory.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        assert layer.weight.grad is not None
+        self.layer, self.weight, self.slot, self.written = layer, layer.weight, layer.weight.grad, False
+        layer.weight.grad = None
+        layer.forward = self.forward  # type: ignore[method-assign]
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        if torch.is_grad_enabled() and weight is self.weight:
+            output: Tensor = _Linear.apply(input, weight, bias, self)  # type: ignore[no-untyped-call]
+            return output
+        return nn.functional.linear(input, weight, bias)
+
+    def write(self, d: Tensor, x: Tensor) -> None:
+        """The part of the derivative that comes from one use of the layer."""
+        if self.written:
+            self.slot.addmm_(d.t(), x)
+        else:
+            torch.mm(d.t(), x, out=self.slot)
+        self.written = True
+
+    def finish(self) -> None:
+        """After the way back: what came by other ways than this layer, or did not come at all."""
+        if not self.written:
+            self.slot.zero_()
+        if self.weight.grad is not None:  # the model uses the weight elsewhere, too
+            self.slot.add_(self.weight.grad)
+            self.weight.grad = None
+
+
+class _Linear(torch.autograd.Function):
+    """x W' + b, where the derivative by W goes where `Direct` says."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, direct: Direct) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.direct = direct
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        rows = d.reshape(-1, d.shape[-1])
+        ctx.direct.write(rows, x.reshape(-1, x.shape[-1]))
+        by_x, _, by_bias, _ = ctx.needs_input_grad
+        return d @ weight if by_x else None, None, rows.sum(0) if by_bias else None, None
+
+
+def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[Tensor]:
+    """The flat gradient between the places that are written directly: what has to be zero before a way back."""
+    taken = sorted((d.slot.storage_offset(), d.slot.storage_offset() + d.slot.numel()) for d in directs)
+    begins, ends = [0, *(end for _, end in taken)], [*(begin for begin, _ in taken), model.size]
+    return [model.grad[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end]

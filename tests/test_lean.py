@@ -1,0 +1,150 @@
+"""A worker's replica takes short cuts; its numbers are those of the model it was copied from."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+import fedkeel as fk
+from fedkeel.data.batches import Batch
+from fedkeel.engine import lean as leanly
+from fedkeel.engine.gradients import Serial
+from fedkeel.engine.lean import Direct, gaps, lean
+from fedkeel.engine.local import Worker
+
+
+class Twice(nn.Module):
+    """One layer runs twice, one weight is used without its layer, and one layer only while weights are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.again, self.tied, self.idle = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.scores = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.again(torch.tanh(self.again(x))))
+        x = linear(torch.tanh(self.tied(x)), self.tied.weight)
+        return self.scores(self.idle(x) if self.scores.weight.abs().max() > 0.25 else x)
+
+
+class Words(nn.Module):
+    """Inputs of three dimensions, and an embedding that is also the weight of a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.mix, self.out = nn.Embedding(6, 8), nn.Linear(8, 8), nn.Linear(8, 6, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.out(torch.relu(self.mix(self.embedding(x)))).mean(1)
+
+
+def frozen():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+def computed():
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 6)), nn.Tanh(), nn.Linear(6, 3))
+
+
+def images(*shape):
+    return torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def pooled(**how):
+    pool = nn.MaxPool2d(2, **how)
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), pool, nn.ReLU(), pool, nn.Flatten(), nn.LazyLinear(3))
+
+
+MODELS = {
+    "plain": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)), images(8)),
+    "no bias": (lambda: nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 3)), images(8)),
+    "used twice, tied and idle": (Twice, images(8)),
+    "words": (Words, torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(1))),
+    "a frozen weight": (frozen, images(8)),
+    "a computed weight": (computed, images(8)),
+    "pools": (pooled, images(2, 12, 12)),
+    "padded pools": (lambda: pooled(padding=1), images(2, 12, 12)),
+    "pools of ties": (pooled, images(2, 12, 12).sign()),
+    "one sequence in another": (lambda: nn.Sequential(pooled(ceil_mode=True), nn.Linear(3, 3)), images(2, 11, 11)),
+}
+
+
+def trial(name):
+    make, x = MODELS[name]
+
+    def ready():
+        model = make()
+        with torch.no_grad():
+            model(x)  # lazy layers
+        return model
+
+    y = torch.arange(5) % 3
+    task = fk.Task(ready, fk.cross_entropy, fk.FederatedData.from_arrays(x, y, clients=[0] * 5))
+    return task, task.adopt(0, torch.float32, "cpu"), Batch(x[None], y[None], None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_the_plain_model(name, monkeypatch):
+    monkeypatch.setattr(leanly, "LARGE", 1)
+    task, model, batch = trial(name)
+    worker, plain = Worker(task, model.replica(), "serial", 0), Serial(task, model)
+    for point in (model.flat.clone(), 0.5 * model.flat):  # the second meets what the first left behind
+        start = worker.gradients.start(point, 1)
+        model.flat.copy_(point)
+        (g, loss), (want, value) = worker.gradients(start, batch), plain(model.flat[None], batch)
+        assert torch.equal(loss, value)
+        assert torch.allclose(g, want, rtol=1e-5, atol=1e-8) and want.abs().max() > 0
+        kept, other = g.clone(), start + 0.1
+        assert torch.allclose(worker.gradients(other, batch)[0], plain(other, batch)[0], rtol=1e-5, atol=1e-8)
+        assert torch.equal(worker.model.grad[None], kept)
+
+
+def test_a_pool_before_its_relu_gives_the_same_bits_and_is_not_put_elsewhere_in_the_chain():
+    task, model, batch = trial("pools of ties")
+    worker = Worker(task, model.replica(), "serial", 0)
+    chain, x = worker.model.module, batch.x[0]
+    assert [type(layer) for layer in chain] == [type(layer) for layer in model.module]
+    assert torch.equal(chain[:2](x), model.module[:2](x))
+    order = []
+    for layer in (chain[1], chain[2]):
+        layer.register_forward_hook(lambda layer, given, output: order.append(type(layer)))
+    start = worker.gradients.start(model.flat, 1)
+    g, _ = worker.gradients(start, batch)
+    assert order == [nn.MaxPool2d, nn.ReLU, nn.MaxPool2d]  # the pool is one object at two places
+    assert torch.equal(g, Serial(task, model)(model.flat[None], batch)[0])
+
+
+def test_a_chain_that_somebody_watches_runs_in_its_own_order():
+    task, model, batch = trial("pools")
+    seen = []
+    model.module[1].register_forward_hook(lambda layer, given, output: seen.append(output.shape))
+    Serial(task, model)(model.flat[None], batch)
+    worker = Worker(task, model.replica(), "serial", 0)
+    worker.gradients(worker.gradients.start(model.flat, 1), batch)
+    assert seen[0] == seen[1]
+
+
+def test_only_large_weights_are_written_directly_and_the_rest_is_zeroed_in_few_pieces(monkeypatch):
+    model = fk.flat.FlatModel(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 2)))
+    monkeypatch.setattr(leanly, "LARGE", 30)
+    (direct,) = lean(model)
+    assert direct.layer is model.module[1] and direct.slot.shape == (6, 5)
+    assert [len(gap) for gap in gaps(model, [direct])] == [25, 6 + 12 + 2]
+    assert [len(gap) for gap in gaps(model, [])] == [model.size]
+
+
+def test_a_copy_of_a_lean_replica_stands_alone():
+    layer = nn.Linear(3, 2)
+    layer.weight.grad = torch.zeros(2, 3)
+    direct = Direct(layer)
+    other = copy.deepcopy(layer)
+    other(torch.ones(1, 3)).sum().backward()
+    assert not direct.written and torch.equal(direct.slot, torch.zeros(2, 3))
+    with torch.no_grad():
+        other.weight.zero_()
+    assert layer(torch.ones(1, 3)).abs().sum() > 0 and torch.equal(other(torch.ones(1, 3))[0], other.bias)
