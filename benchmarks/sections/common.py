@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import fedkeel as fk
@@ -31,3 +33,48 @@ def round_seconds(
 
     fk.train(task, algorithm, world, rounds=10**6, engine=engine, eval_every=10**6, callbacks=[watch])
     return statistics.median(after - before for before, after in itertools.pairwise(ends))
+
+
+class Paced:
+    """A training that plays one round when asked, so that several can take turns round by round."""
+
+    def __init__(self, task: fk.Task, algorithm: str, world: fk.World) -> None:
+        self.go, self.done, self.last = threading.Semaphore(0), threading.Semaphore(0), False
+
+        def watch(row: dict[str, float]) -> bool:
+            self.done.release()
+            self.go.acquire()
+            return self.last
+
+        def play() -> None:
+            fk.train(task, algorithm, world, rounds=10**6, eval_every=10**6, callbacks=[watch])
+
+        self.thread = threading.Thread(target=play)
+        self.thread.start()
+        self.done.acquire()  # the row of round 0: it is ready
+
+    def round_seconds(self) -> float:
+        """Play one round."""
+        begin = time.perf_counter()
+        self.go.release()
+        self.done.acquire()
+        return time.perf_counter() - begin
+
+    def end(self) -> None:
+        self.last = True
+        self.go.release()
+        self.thread.join()
+
+
+def rounds_in_turns(task: fk.Task, algorithms: Sequence[str], world: fk.World, turns: int) -> dict[str, list[float]]:
+    """Seconds per round of every algorithm, one value per turn; a first round of each is not counted."""
+    paced = {name: Paced(task, name, world) for name in algorithms}
+    for each in paced.values():
+        each.round_seconds()
+    found: dict[str, list[float]] = {name: [] for name in algorithms}
+    for _ in range(turns):
+        for name, each in paced.items():
+            found[name].append(each.round_seconds())
+    for each in paced.values():
+        each.end()
+    return found

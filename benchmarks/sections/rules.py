@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import warnings
+from pathlib import Path
 
 from models import model, tensors
 from workloads import WORKLOADS, load, store
 
 import fedkeel as fk
-from sections.common import arguments, round_seconds
+from sections.common import arguments, rounds_in_turns
 
 # Every arm does the same number of gradient steps; what survey or extra gradients cost is part of a rule's price.
 # GEL's clients have momentum, so it is compared with FedAvg with momentum.
@@ -28,23 +29,18 @@ RULES = (
     "deltasgd",
 )
 NAMES = ("W2", "W3", "W4", "W5")
-TURNS = 3
+TURNS = 9
 COHORT = 4  # small rounds with the workload's own steps: enough to see a price per step
 
 
-def costs(name: str, seconds: float, folder: object) -> dict[str, list[float]]:
-    """Seconds per local step, one value per turn, of every rule."""
+def costs(name: str, folder: Path) -> dict[str, list[float]]:
+    """Seconds per round, one value per turn, of every rule."""
     work = WORKLOADS[name]
-    data = load(work, folder)  # type: ignore[arg-type]
+    data = load(work, folder)
     federated = fk.FederatedData(*tensors(data), data.offsets)
     task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
     world = fk.World(cohort=COHORT, budget=fk.FixedSteps(work.steps), expected_steps=work.steps + 5)
-    found: dict[str, list[float]] = {rule: [] for rule in RULES}
-    for _ in range(TURNS):
-        for rule in RULES:
-            length = round_seconds(task, rule, world, seconds / 10)
-            found[rule].append(length / (COHORT * work.steps))
-    return found
+    return rounds_in_turns(task, RULES, world, TURNS)
 
 
 if __name__ == "__main__":
@@ -53,7 +49,7 @@ if __name__ == "__main__":
     rows = []
     for name in NAMES:
         store(WORKLOADS[name], given.data)
-        found = costs(name, given.seconds, given.data)
+        found = costs(name, given.data)
         for rule in RULES[2:]:
             base = "fedavgcm" if rule == "gel" else "fedavg"
             ratios = [mine / plain for mine, plain in zip(found[rule], found[base], strict=True)]
