@@ -200,7 +200,11 @@ def rules(found: Results) -> list[str]:
     names = list(dict.fromkeys(r["workload"] for r in found["rows"]))
     cells = {(r["rule"], r["workload"]): spread(r["ratios"], "{:.2f}") for r in found["rows"]}
     kinds = list(dict.fromkeys(r["rule"] for r in found["rows"]))
-    told = "Time per local step over FedAvg's, taking turns; extra gradients that a rule asks for are in it."
+    told = (
+        "Time per round over FedAvg's, with the same local steps; all are alive at once and take turns round by\n"
+        "round. Extra gradients that a rule asks for are in it; the clients have been there before (where a rule\n"
+        "keeps something of each, a first visit also waits for fresh memory from the system)."
+    )
     return [told, "", *table(["rule", *names], [[k, *(cells.get((k, n), "-") for n in names)] for k in kinds])]
 
 

@@ -134,8 +134,8 @@ def test_only_large_weights_are_written_directly_and_the_rest_is_zeroed_in_few_p
     monkeypatch.setattr(leanly, "LARGE", 30)
     (direct,) = lean(model)
     assert direct.layer is model.module[1] and direct.slot.shape == (6, 5)
-    assert [len(gap) for gap in gaps(model, [direct])] == [25, 6 + 12 + 2]
-    assert [len(gap) for gap in gaps(model, [])] == [model.size]
+    assert gaps(model, [direct]) == [(0, 25), (55, 75)] and model.size == 75
+    assert gaps(model, []) == [(0, 75)]
 
 
 def test_a_copy_of_a_lean_replica_stands_alone():

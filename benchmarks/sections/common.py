@@ -12,6 +12,8 @@ from pathlib import Path
 
 import fedkeel as fk
 
+WARM_UP = 4  # rounds
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -67,14 +69,12 @@ class Paced:
 
 
 def rounds_in_turns(task: fk.Task, algorithms: Sequence[str], world: fk.World, turns: int) -> dict[str, list[float]]:
-    """Seconds per round of every algorithm, one value per turn; a first round of each is not counted."""
+    """Seconds per round of every algorithm, one value per turn; the first rounds of each are not counted."""
     paced = {name: Paced(task, name, world) for name in algorithms}
-    for each in paced.values():
-        each.round_seconds()
     found: dict[str, list[float]] = {name: [] for name in algorithms}
-    for _ in range(turns):
+    for _ in range(WARM_UP + turns):
         for name, each in paced.items():
             found[name].append(each.round_seconds())
     for each in paced.values():
         each.end()
-    return found
+    return {name: lengths[WARM_UP:] for name, lengths in found.items()}

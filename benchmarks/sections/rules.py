@@ -30,14 +30,15 @@ RULES = (
 )
 NAMES = ("W2", "W3", "W4", "W5")
 TURNS = 9
-COHORT = 4  # small rounds with the workload's own steps: enough to see a price per step
+CLIENTS, COHORT = 8, 4  # small rounds with the workload's own steps, and clients that have been there before
 
 
 def costs(name: str, folder: Path) -> dict[str, list[float]]:
     """Seconds per round, one value per turn, of every rule."""
     work = WORKLOADS[name]
     data = load(work, folder)
-    federated = fk.FederatedData(*tensors(data), data.offsets)
+    last = data.offsets[CLIENTS]
+    federated = fk.FederatedData(*(part[:last] for part in tensors(data)), data.offsets[: CLIENTS + 1])
     task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
     world = fk.World(cohort=COHORT, budget=fk.FixedSteps(work.steps), expected_steps=work.steps + 5)
     return rounds_in_turns(task, RULES, world, TURNS)

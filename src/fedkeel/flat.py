@@ -70,16 +70,20 @@ class FlatModel:
         self.module = module.to(device=device, dtype=dtype)
         self.place = Place()
         self._count_dropout()
-        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not trainable:
+        self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not self.trainable:
             raise InputError("The model has no trainable parameter.")
-        self.shapes = {name: p.shape for name, p in trainable.items()}
-        self.sizes = [p.numel() for p in trainable.values()]
+        self.shapes = {name: p.shape for name, p in self.trainable.items()}
+        self.sizes = [p.numel() for p in self.trainable.values()]
         self.size = sum(self.sizes)
-        self.flat = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
+        self.flat = torch.cat([p.detach().reshape(-1) for p in self.trainable.values()])
         self.grad = torch.zeros_like(self.flat)
-        values, slopes = self.views(self.flat), self.views(self.grad)
-        for name, parameter in trainable.items():
+        self.bind(self.flat, self.grad)
+
+    def bind(self, vector: Tensor, grad: Tensor) -> None:
+        """Let the module's parameters be views of this vector, and their gradients views of that."""
+        values, slopes = self.views(vector), self.views(grad)
+        for name, parameter in self.trainable.items():
             parameter.data = values[name]
             parameter.grad = slopes[name]
 

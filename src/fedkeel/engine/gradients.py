@@ -104,32 +104,36 @@ class Serial:
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         model, self.batch = self.model, batch
-        if y.data_ptr() != model.flat.data_ptr():
-            return self._elsewhere(y, batch)
         model.place.step = batch.step
+        if y.data_ptr() == model.flat.data_ptr():
+            return self._here(model.grad, batch)
+        grad = torch.empty_like(model.grad)  # elsewhere: the client's own model and gradient stay as they are
+        self._bind(y[0].clone(), grad)
+        try:
+            return self._here(grad, batch)
+        finally:
+            self._bind(model.flat, model.grad)
+
+    def _bind(self, point: Tensor, grad: Tensor) -> None:
+        self.model.bind(point, grad)
+        for direct in self.directs:
+            direct.bind()
+
+    def _here(self, grad: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Where the module is, into the vector that its gradients are views of."""
         if self.draws_globally:
-            torch.manual_seed(model.place.torch_seed(-1))
+            torch.manual_seed(self.model.place.torch_seed(-1))
         with torch.enable_grad():
             losses = self._losses(channels_last(batch.x[0]), batch.y[0])
             loss = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
-        for gap in self.gaps:
-            gap.zero_()
+        for begin, end in self.gaps:
+            grad[begin:end].zero_()
         for direct in self.directs:
             direct.written = False
         loss.backward()  # type: ignore[no-untyped-call]
         for direct in self.directs:
             direct.finish()
-        return model.grad[None], loss.detach().view(1, 1)
-
-    def _elsewhere(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """At another point than the client's own, whose model and gradient are put back."""
-        flat, grad = self.model.flat.clone(), self.model.grad.clone()
-        self.model.flat.copy_(y[0])
-        g, loss = self(self.model.flat[None], batch)
-        g = g.clone()
-        self.model.flat.copy_(flat)
-        self.model.grad.copy_(grad)
-        return g, loss
+        return grad[None], loss.detach().view(1, 1)
 
 
 class Batched:

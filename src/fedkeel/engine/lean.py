@@ -69,10 +69,14 @@ class Direct:
     """
 
     def __init__(self, layer: nn.Linear) -> None:
-        assert layer.weight.grad is not None
-        self.layer, self.weight, self.slot, self.written = layer, layer.weight, layer.weight.grad, False
-        layer.weight.grad = None
+        self.layer, self.weight, self.written = layer, layer.weight, False
+        self.bind()
         layer.forward = self.forward  # type: ignore[method-assign]
+
+    def bind(self) -> None:
+        """Write from now on where the weight's gradient is."""
+        assert self.weight.grad is not None
+        self.slot, self.weight.grad = self.weight.grad, None
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.layer.weight, self.layer.bias
@@ -116,8 +120,9 @@ class _Linear(torch.autograd.Function):
         return d @ weight if by_x else None, None, rows.sum(0) if by_bias else None, None
 
 
-def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[Tensor]:
-    """The flat gradient between the places that are written directly: what has to be zero before a way back."""
-    taken = sorted((d.slot.storage_offset(), d.slot.storage_offset() + d.slot.numel()) for d in directs)
+def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[tuple[int, int]]:
+    """(begin, end) of the flat gradient between what is written directly: what has to be zero before a way back."""
+    offsets = sorted((int(direct.slot.storage_offset()), direct.slot.numel()) for direct in directs)
+    taken = [(begin, begin + size) for begin, size in offsets]
     begins, ends = [0, *(end for _, end in taken)], [*(begin for begin, _ in taken), model.size]
-    return [model.grad[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end]
+    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
