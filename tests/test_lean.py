@@ -1,6 +1,8 @@
 """A worker's replica takes short cuts; its numbers are those of the model it was copied from."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -41,6 +43,65 @@ class Words(nn.Module):
         return self.out(torch.relu(self.mix(self.embedding(x)))).mean(1)
 
 
+class Doing(nn.Module):
+    """A layer with which a forward pass does this."""
+
+    def __init__(self, do):
+        super().__init__()
+        self.layer, self.scores, self.do = nn.Linear(8, 8), nn.Linear(8, 3), do
+
+    def forward(self, x):
+        return self.scores(self.do(self.layer, x))
+
+
+def change_in_place(layer, x):
+    output = layer(x[:, None].expand(-1, 4, -1))
+    output += 1
+    return output.relu_().mean(1)
+
+
+def freeze_on_the_way(layer, x):
+    layer.requires_grad_(False)
+    output = layer(x).tanh()
+    layer.requires_grad_(True)
+    return x + output
+
+
+def mix_precisions(layer, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return layer(x).float()
+
+
+def add_the_slope(layer, x):
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        output = layer(x).tanh()
+        (d,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+    return output + d
+
+
+def step_inside(layer, x):
+    with torch.enable_grad():
+        (d,) = torch.autograd.grad(layer(x).square().sum(), layer.weight)
+    return linear(x, layer.weight - 0.1 * d)
+
+
+def follow_rows(layer, x):
+    return torch.vmap(layer)(x)
+
+
+class Branches(nn.Module):
+    """What a ReLU changes in place is read again after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.chain = nn.Conv2d(2, 3, 3), nn.Sequential(nn.ReLU(inplace=True), nn.MaxPool2d(2))
+
+    def forward(self, x):
+        h = self.conv(x)
+        return self.chain(h).mean((2, 3)) + h.mean((2, 3))
+
+
 def frozen():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     model[0].weight.requires_grad_(False)
@@ -67,6 +128,11 @@ MODELS = {
     "words": (Words, torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(1))),
     "a frozen weight": (frozen, images(8)),
     "a computed weight": (computed, images(8)),
+    **{
+        do.__name__: (lambda do=do: Doing(do), images(8))
+        for do in (change_in_place, freeze_on_the_way, mix_precisions, add_the_slope, step_inside, follow_rows)
+    },
+    "a ReLU in place": (Branches, images(2, 12, 12)),
     "pools": (pooled, images(2, 12, 12)),
     "padded pools": (lambda: pooled(padding=1), images(2, 12, 12)),
     "pools of ties": (pooled, images(2, 12, 12).sign()),
@@ -127,6 +193,36 @@ def test_a_chain_that_somebody_watches_runs_in_its_own_order():
     worker = Worker(task, model.replica(), "serial", 0)
     worker.gradients(worker.gradients.start(model.flat, 1), batch)
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        (nn.ReLU(), nn.MaxPool2d(2, dilation=2)),
+        (nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
+        (nn.Tanh(), nn.MaxPool2d(2)),
+        (nn.ReLU(), nn.AvgPool2d(2)),
+    ],
+    ids=str,
+)
+def test_a_pool_stays_behind_where_somebody_could_tell(first, second):
+    assert leanly._commute(nn.ReLU(), nn.MaxPool2d(2)) and not leanly._commute(first, second)
+
+
+def test_what_a_closed_engine_held_goes_with_it(monkeypatch):
+    monkeypatch.setattr(leanly, "LARGE", 1)
+    task, model, _ = trial("pools")
+    engine = fk.Local("serial", workers=2).start(task, model, 0)
+    held = [weakref.ref(worker.model.module[0].weight) for worker in engine.all]
+    gc.collect()
+    gc.disable()
+    try:
+        engine.close()
+        del engine
+        assert [ref() for ref in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_only_large_weights_are_written_directly_and_the_rest_is_zeroed_in_few_pieces(monkeypatch):

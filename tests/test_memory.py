@@ -86,6 +86,26 @@ class Mean(fk.Rule):
         return fk.Upload(), {"mean": 0.5 * (at.memory["mean"] + y)}
 
 
+class Notes(fk.Rule):
+    """Takes notes in what it remembers, which begins as the model that everybody got."""
+
+    def client_init(self, x, at):
+        return {"note": x}
+
+    def gradient(self, g, y, at):
+        at.memory["note"] = torch.full_like(y, 7.0)
+        return g
+
+    def finish(self, y, at):
+        return fk.Upload(), {"note": at.memory["note"].clone()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rule_may_write_to_what_it_remembers_from_the_first_visit_on(mode):
+    plain, noted = (fk.train(toy(), fk.Algorithm(rules=r), toy_world(), 3, engine=mode) for r in ([], [Notes()]))
+    assert torch.equal(plain.params, noted.params)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_is_the_same_with_memory_in_a_file(mode, monkeypatch):
     algorithm = fk.Algorithm(rules=[Mean()])

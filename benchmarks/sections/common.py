@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fedkeel as fk
 
-WARM_UP = 4  # rounds
+WARM_UP = 2  # rounds, in which everybody comes once
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +42,7 @@ class Paced:
 
     def __init__(self, task: fk.Task, algorithm: str, world: fk.World) -> None:
         self.go, self.done, self.last = threading.Semaphore(0), threading.Semaphore(0), False
+        self.error: Exception | None = None
 
         def watch(row: dict[str, float]) -> bool:
             self.done.release()
@@ -49,17 +50,26 @@ class Paced:
             return self.last
 
         def play() -> None:
-            fk.train(task, algorithm, world, rounds=10**6, eval_every=10**6, callbacks=[watch])
+            try:
+                fk.train(task, algorithm, world, rounds=10**6, eval_every=10**6, callbacks=[watch])
+            except Exception as error:
+                self.error = error
+            self.done.release()
 
-        self.thread = threading.Thread(target=play)
+        self.thread = threading.Thread(target=play, daemon=True)
         self.thread.start()
-        self.done.acquire()  # the row of round 0: it is ready
+        self._wait()  # for the row of round 0: it is ready
+
+    def _wait(self) -> None:
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
 
     def round_seconds(self) -> float:
         """Play one round."""
         begin = time.perf_counter()
         self.go.release()
-        self.done.acquire()
+        self._wait()
         return time.perf_counter() - begin
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What a rule costs per local step: algorithms against FedAvg, taking turns, on the workloads with real networks."""
+"""What a rule costs: algorithms against FedAvg, taking turns, on the workloads with real networks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def costs(name: str, folder: Path) -> dict[str, list[float]]:
     last = data.offsets[CLIENTS]
     federated = fk.FederatedData(*(part[:last] for part in tensors(data)), data.offsets[: CLIENTS + 1])
     task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
-    world = fk.World(cohort=COHORT, budget=fk.FixedSteps(work.steps), expected_steps=work.steps + 5)
+    world = fk.World(COHORT, fk.FixedSteps(work.steps), expected_steps=work.steps + 5, sampler="cyclic")
     return rounds_in_turns(task, RULES, world, TURNS)
 
 

@@ -58,8 +58,10 @@ def arrive(
         rows = {name: kept[pick].to(y.device) for name, kept in memory.get(rule.slot, {}).items()}
         if rule.defines("client_init") and not seen.all():
             for name, value in rule.client_init(at.x, at.of(rule)).items():
-                new = torch.where(at.first.bool(), value, rows.get(name, value)) if seen.any() else value
-                rows[name] = new.expand(len(y), -1)
+                if seen.any():
+                    rows[name] = torch.where(at.first.bool(), value, rows.get(name, value)).expand(len(y), -1)
+                else:  # much faster than a choice, and like one a copy: rules may write to what they remember
+                    rows[name] = value.expand(len(y), -1).clone()
         at.memory_all[rule.slot], at.scratch_all[rule.slot] = Rows(rows), Rows({})
     return at, y, batches
 

@@ -1,7 +1,8 @@
 """A model as one flat vector of its trainable parameters.
 
 The parameters of the module become views into `flat` and their gradients views into `grad`, so loading a
-vector is one copy and reading a gradient is none. Buffers (BatchNorm statistics) stay apart.
+vector is one copy and reading a gradient is none; `bind` lets them be views of other vectors for a while.
+Buffers (BatchNorm statistics) stay apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients remember between rounds: rows of tensors that grow only with clients actually seen."""
+"""What clients remember between rounds: tables that take memory only for the clients actually seen."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Part:
         for (rule, name), value in values.items():
             self.put(rule, name, "weighted", (weight * value).sum(0) if len(value) > 1 else weight[0] * value[0])
             if rule:
-                self.put(rule, name, "mean", value.sum(0) if len(value) > 1 else value[0].clone())
+                self.put(rule, name, "mean", value.sum(0))
 
     def mass(self, weights: Weights) -> Tensor:
         """What these clients count together in a mean: FedNova's lengths apart, the sum of their weights."""

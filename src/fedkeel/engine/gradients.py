@@ -129,7 +129,7 @@ class Serial:
         for begin, end in self.gaps:
             grad[begin:end].zero_()
         for direct in self.directs:
-            direct.written = False
+            direct.begin()
         loss.backward()  # type: ignore[no-untyped-call]
         for direct in self.directs:
             direct.finish()

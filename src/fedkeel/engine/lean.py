@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..flat import FlatModel
 
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 LARGE = 2**18  # elements of a weight from which its derivative is written straight to its place: a megabyte
 
 
@@ -52,8 +53,11 @@ class PoolFirst:
 
 
 def _commute(first: nn.Module, second: nn.Module) -> bool:
-    seen = any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in (first, second))
-    return type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices and not seen
+    """Whether nobody can tell: nothing is changed in place, every window has a sample, and no hook looks on."""
+    if type(first) is not nn.ReLU or type(second) is not nn.MaxPool2d:
+        return False
+    plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))
+    return plain and not any(getattr(layer, kind) for layer in (first, second) for kind in HOOKS)
 
 
 def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
@@ -65,11 +69,12 @@ def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: 
 class Direct:
     """A large linear layer that writes its weight's derivative straight into the flat gradient.
 
-    torch would make it elsewhere and add it to zeros here: two more walks through memory.
+    torch would make it elsewhere and add it to zeros here: two more walks through memory. It writes between `begin` and
+    `finish`, which stand around the way back of a training step; any other derivative is torch's own affair.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.weight, self.written = layer, layer.weight, False
+        self.layer, self.weight, self.begun, self.written = layer, layer.weight, False, False
         self.bind()
         layer.forward = self.forward  # type: ignore[method-assign]
 
@@ -80,10 +85,15 @@ class Direct:
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        if torch.is_grad_enabled() and weight is self.weight:
-            output: Tensor = _Linear.apply(input, weight, bias, self)  # type: ignore[no-untyped-call]
-            return output
-        return nn.functional.linear(input, weight, bias)
+        usual = weight is self.weight and weight.requires_grad and torch.is_grad_enabled() and not _special(input)
+        if not usual:
+            return nn.functional.linear(input, weight, bias)
+        rows: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, self)  # type: ignore[no-untyped-call]
+        return rows if input.ndim == 2 else rows.view(*input.shape[:-1], -1)
+
+    def begin(self) -> None:
+        """Before the way back."""
+        self.begun, self.written = True, False
 
     def write(self, d: Tensor, x: Tensor) -> None:
         """The part of the derivative that comes from one use of the layer."""
@@ -95,6 +105,7 @@ class Direct:
 
     def finish(self) -> None:
         """After the way back: what came by other ways than this layer, or did not come at all."""
+        self.begun = False
         if not self.written:
             self.slot.zero_()
         if self.weight.grad is not None:  # the model uses the weight elsewhere, too
@@ -102,8 +113,14 @@ class Direct:
             self.weight.grad = None
 
 
+def _special(x: Tensor) -> bool:
+    """Whether more than plain autograd looks on: mixed precision, torch.func, torch.compile."""
+    functional = torch._C._are_functorch_transforms_active()
+    return functional or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
+
+
 class _Linear(torch.autograd.Function):
-    """x W' + b, where the derivative by W goes where `Direct` says."""
+    """x W' + b on rows, where the derivative by W goes where `Direct` says."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, direct: Direct) -> Tensor:
@@ -112,12 +129,15 @@ class _Linear(torch.autograd.Function):
         return nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
-        x, weight = ctx.saved_tensors
-        rows = d.reshape(-1, d.shape[-1])
-        ctx.direct.write(rows, x.reshape(-1, x.shape[-1]))
-        by_x, _, by_bias, _ = ctx.needs_input_grad
-        return d @ weight if by_x else None, None, rows.sum(0) if by_bias else None, None
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        (x, weight), direct = ctx.saved_tensors, ctx.direct
+        by_x, by_weight, by_bias, _ = ctx.needs_input_grad
+        returned = None
+        if by_weight and (torch.is_grad_enabled() or not direct.begun):
+            returned = d.t() @ x
+        elif by_weight:
+            direct.write(d, x)
+        return d @ weight if by_x else None, returned, d.sum(0) if by_bias else None, None
 
 
 def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[tuple[int, int]]:

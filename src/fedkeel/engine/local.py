@@ -268,6 +268,8 @@ class Engine:
         for worker in self.all:
             for one in worker.every():
                 one.gradients.terms = one.gradients.outcome = None
+                for layer in one.model.module.modules():  # what `lean` made refers to its layer, and the layer to it
+                    vars(layer).pop("forward", None)
 
     def map(self, do: Callable[[Worker, T], Any], items: Sequence[T]) -> Iterator[Any]:
         """`do(worker, item)` for every item; results in the order of items."""
