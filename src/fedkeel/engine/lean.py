@@ -85,8 +85,7 @@ class Direct:
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        usual = weight is self.weight and weight.requires_grad and torch.is_grad_enabled() and not _special(input)
-        if not usual:
+        if weight is not self.weight or not torch.is_grad_enabled() or _special(input):
             return nn.functional.linear(input, weight, bias)
         rows: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, self)  # type: ignore[no-untyped-call]
         return rows if input.ndim == 2 else rows.view(*input.shape[:-1], -1)
@@ -133,7 +132,7 @@ class _Linear(torch.autograd.Function):
         (x, weight), direct = ctx.saved_tensors, ctx.direct
         by_x, by_weight, by_bias, _ = ctx.needs_input_grad
         returned = None
-        if by_weight and (torch.is_grad_enabled() or not direct.begun):
+        if by_weight and not direct.begun:
             returned = d.t() @ x
         elif by_weight:
             direct.write(d, x)
