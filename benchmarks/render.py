@@ -139,13 +139,18 @@ def targets(results: Results) -> list[str]:
         peers = [e for e in shown(results)[1] if ENGINES[e].peer is not None]
         others = {e: statistics.median(r) for e in peers if (r := ratios(results, workload, e))}
         fastest = max(others, key=lambda e: others[e], default=None)
+        ahead = [ratio > 1 for ratio in ratios(results, workload, engine, peers)]
         rows.append([
             workload, engine, f"{wanted:g}", f"{statistics.median(found):.3g}",
             "yes" if statistics.median(found) >= wanted else "**no**",
-            "-" if fastest is None else f"{fastest} {others[fastest]:.3g}", *memory(results, workload, engine),
+            "-" if fastest is None else f"{fastest} {others[fastest]:.3g}",
+            f"{sum(ahead)} of {len(ahead)} passes" if ahead else "-", *memory(results, workload, engine),
             spread(ratios(results, workload, engine, [FLOOR]), "{:.2f}"),
         ])  # fmt: skip
-    head = ["", "engine", "wanted", "got", "reached", "fastest other", "memory / pfl's", "wanted", f"of {FLOOR}"]
+    head = [
+        "", "engine", "wanted", "got", "reached", "fastest other", "ahead of all others in", "memory / pfl's", "wanted",
+        f"of {FLOOR}",
+    ]  # fmt: skip
     return ["What was wanted, set before anything was measured:", "", *table(head, rows)] if rows else []
 
 
@@ -258,7 +263,7 @@ def chart(results: Results) -> str:
             parts.append(
                 f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{escape(engine)}</text>'
                 f'<rect class="{kind}" x="{LEFT}" y="{y - 11}" width="{max(1.0, across(value)):.1f}" height="13"/>'
-                f'<text x="{LEFT + across(value) + 6:.1f}" y="{y}">{value:.3g}x</text>'
+                f'<text x="{LEFT + across(max(value, 1.0)) + 6:.1f}" y="{y}">{value:.3g}x</text>'  # right of the line
             )
         y += 2 * LINE
     one = LEFT + across(1.0)

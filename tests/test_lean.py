@@ -241,6 +241,7 @@ def test_a_copy_of_a_lean_replica_stands_alone():
     other = copy.deepcopy(layer)
     other(torch.ones(1, 3)).sum().backward()
     assert not direct.written and torch.equal(direct.slot, torch.zeros(2, 3))
+    assert torch.equal(other.weight.grad, torch.ones(2, 3))  # no way back was begun for it: torch's own affair
     with torch.no_grad():
         other.weight.zero_()
     assert layer(torch.ones(1, 3)).abs().sum() > 0 and torch.equal(other(torch.ones(1, 3))[0], other.bias)
