@@ -22,7 +22,6 @@ DERIVATIVE: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.Tanh: lambda d, output: aten.tanh_backward(d, output),
     nn.Sigmoid: lambda d, output: aten.sigmoid_backward(d, output),
 }
-SMALL = 4096  # weights of a layer up to which a compiler does better with sums of products than with matrix products
 
 
 class Chain:
@@ -34,10 +33,9 @@ class Chain:
     (torch.Size([4, 5, 2]), torch.Size([4, 8]))
     """
 
-    def __init__(self, module: nn.Module, inline: bool = False) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.layers = list(_layers(module))
         self.sizes = [parameter.numel() for parameter in module.parameters()]
-        self.inline = inline  # write small products out, for a compiler
 
     def forward(self, vectors: Tensor, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The outputs; and of each layer its input, with the weights (linear) or the output (others)."""
@@ -46,13 +44,8 @@ class Chain:
             before = x
             if isinstance(layer, nn.Linear):
                 weight = next(parts).view(-1, layer.out_features, layer.in_features)
-                rows = x.flatten(1, -2)
-                if self._small(weight):
-                    rows = (rows[:, :, None] * weight[:, None]).sum(-1)
-                    rows = rows if layer.bias is None else rows + next(parts)[:, None]
-                else:
-                    across = weight.mT
-                    rows = rows @ across if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, across)
+                rows, across = x.flatten(1, -2), weight.mT
+                rows = rows @ across if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, across)
                 x = rows.view(*x.shape[:-1], layer.out_features)
             elif isinstance(layer, nn.Flatten):
                 first, last = (axis + 1 if axis >= 0 else axis for axis in (layer.start_dim, layer.end_dim))
@@ -70,8 +63,7 @@ class Chain:
                 rows, d = x.flatten(1, -2), d.flatten(1, -2)
                 if layer.bias is not None:
                     found.append(d.sum(1))
-                products = (d[..., None] * rows[:, :, None]).sum(1) if self._small(other) else d.mT @ rows
-                found.append(products.flatten(1))
+                found.append((d.mT @ rows).flatten(1))
                 if len(found) == len(self.sizes):
                     break  # nobody asks for the derivative by the data
                 d = (d @ other).view(x.shape)
@@ -81,11 +73,8 @@ class Chain:
                 d = DERIVATIVE[type(layer)](d, other)
         return torch.cat(found[::-1], 1)
 
-    def _small(self, weight: Tensor) -> bool:
-        return self.inline and weight[0].numel() <= SMALL
 
-
-def chain(module: nn.Module, inline: bool = False) -> Chain | None:
+def chain(module: nn.Module) -> Chain | None:
     """The module as a chain; None for a module that is none."""
     layers = list(_layers(module))
     if not all(type(layer) in (nn.Linear, nn.Flatten, *DERIVATIVE) for layer in layers):
@@ -95,7 +84,7 @@ def chain(module: nn.Module, inline: bool = False) -> Chain | None:
     own = [parameter for layer in layers for parameter in layer.parameters()]
     if not own or len(own) != len(list(module.parameters())):
         return None  # what two layers share is in the vector once
-    return Chain(module, inline)
+    return Chain(module)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

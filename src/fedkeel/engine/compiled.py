@@ -1,6 +1,7 @@
 """`compile=True`: the gradients of a group of clients, translated once into machine code.
 
-What is translated does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
+A chain of plain layers becomes C (`native.py`). Any other model is left to torch's compiler, which takes much longer.
+What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
 arithmetic; in its place this file sees to what that checks: the same types, contiguous tensors, two of everything.
 What vmap makes of some layers (embeddings, norms, convolutions) torch cannot translate for any number of clients: those
@@ -18,10 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad
 
 from ..flat import FlatModel
 from ..task import Task
-from .gradients import Plain, lockstep
+from . import native
+from .gradients import Plain, lockstep, losses_of, mean, outputs_of
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
 MOST = 2**20  # clients, or samples in a batch
@@ -29,22 +32,21 @@ TRANSLATED: dict[str, bytes] = {}  # by what is computed: the arms and seeds of 
 
 
 def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], str]:
-    """(the translated gradients, for each worker its own; how long it took), or ([], why it runs without).
-
-    They are for at least two clients with two samples each; `Batched` does the others without.
-    """
+    """(the translated gradients, for each worker its own; how long it took), or ([], why it runs without)."""
     began = time.perf_counter()
     fixed = (model.flat, task.data.x[0], task.data.y[0], *model.module.parameters())
     taken = {size for part in fixed for size in part.shape}
     sizes = [prime for prime in PRIMES if prime not in taken]
     samples = [_sample(task, model, *pair) for pair in (sizes[:2], (3, 5))]
+    plain = lockstep(task, model)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's words to itself
-            made = _machine_code(lockstep(task, model, to_compile=True), samples[0], workers)
-            if not all(_same(made[0](*sample), lockstep(task, model)(*sample)) for sample in samples):
+            written = native.gradients(task, model)
+            made = [written] * workers if written else _by_torch(task, model, samples[0], workers)
+            if not all(_same(made[0](*sample), plain(*sample)) for sample in samples):
                 return [], "compiled gradients differ from the others"
-    except Exception as error:  # no C++ compiler, or a model the compiler cannot follow
+    except Exception as error:  # no compiler, or a model it cannot follow
         return [], str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
     return made, f"compiled in {time.perf_counter() - began:.1f} s"
 
@@ -65,16 +67,22 @@ class Graph(nn.Module):
         return self.source(y, x, target, share)
 
 
-def _machine_code(source: Plain, sample: tuple[Tensor, ...], copies: int) -> list[Plain]:
+def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: int) -> list[Plain]:
     from torch._inductor import aoti_compile_and_package  # heavy imports, for those who compile
     from torch._inductor.package.package import load_package
     from torch.export import Dim, export
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    outputs = outputs_of(model)
+
+    def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        loss = mean(losses_of(task, outputs(y, x), target), share)
+        return loss.sum(), loss[:, None]
+
     clients, batch = Dim("clients", min=2, max=MOST), Dim("batch", min=2, max=MOST)
     free = {name: {0: clients} if name == "y" else {0: clients, 1: batch} for name in ("y", "x", "target", "share")}
     # Operations on tensors alone: no vmap, no autograd.
-    plain = make_fx(source, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
+    plain = make_fx(grad(total, has_aux=True), tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
     text = f"{plain.code} {[(part.shape, part.dtype, part.device) for part in sample]}"
     holds = any(node.op == "get_attr" for node in plain.graph.nodes)  # constants, which are not in the text
     with tempfile.TemporaryDirectory() as folder:
@@ -86,15 +94,18 @@ def _machine_code(source: Plain, sample: tuple[Tensor, ...], copies: int) -> lis
             aoti_compile_and_package(program, package_path=str(package))
             if not holds:
                 TRANSLATED[text] = package.read_bytes()
-        return [_call(load_package(package, run_single_threaded=True).loader.run) for _ in range(copies)]
+        runs = [load_package(package, run_single_threaded=True).loader.run for _ in range(copies)]
+    return [_call(run, lockstep(task, model)) for run in runs]
 
 
-def _call(run: Any) -> Plain:
+def _call(run: Any, otherwise: Plain) -> Plain:
     @lru_cache(maxsize=64)
     def full(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.full(shape, 1 / shape[1], dtype=dtype, device=device)
 
     def gradients(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        if min(x.shape[:2]) < 2:
+            return otherwise(y, x, target, share)
         share = full(x.shape[:2], y.dtype, y.device) if share is None else share.to(y.dtype)
         g, loss = run([y.contiguous(), x.contiguous(), target.contiguous(), share.contiguous()])
         return g, loss

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from ..data.batches import Batch
 from ..flat import FlatModel, halves
@@ -28,8 +28,8 @@ CLIENT_AXIS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softmax,
     nn.LogSoftmax, nn.Hardtanh,
 )  # fmt: skip
-# Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial or batched"): for chains of plain layers it is
-# ahead at 73,000 and behind at 291,000; convolutions are behind at 22,000, and below that were not measured.
+# Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial, batched or compiled"): for chains of plain
+# layers it is ahead at 73,000 and behind at 291,000; convolutions are behind at 22,000, and below were not measured.
 LARGEST_CHAIN, LARGEST = 100_000, 20_000
 
 
@@ -141,7 +141,7 @@ class Batched:
 
     def __init__(self, task: Task, model: FlatModel, compiled: Plain | None = None) -> None:
         self.task, self.model, self.split = task, model, Split(model)
-        self.plain, self.compiled = lockstep(task, model), compiled
+        self.plain = lockstep(task, model) if compiled is None else compiled
         self.outputs = outputs_of(model)
         self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
         self.terms: Callable[[Tensor], Tensor | None] | None = None
@@ -159,9 +159,7 @@ class Batched:
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.batch = batch
         if self.terms is None and self.outcome is None:
-            several = len(y) > 1 and batch.x.shape[1] > 1
-            gradients = self.compiled if self.compiled is not None and several else self.plain
-            return gradients(y, batch.x, batch.y, batch.share)
+            return self.plain(y, batch.x, batch.y, batch.share)
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
             z, output = (None, self.outputs(leaf, batch.x)) if self.terms is None else self.both(leaf, batch.x)
@@ -196,12 +194,12 @@ def mean(losses: Tensor, share: Tensor | None) -> Tensor:
     return losses.mean(1) if share is None else (losses * share).sum(1)
 
 
-def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
+def lockstep(task: Task, model: FlatModel) -> Plain:
     """The gradients of many clients at once, with nothing added to the task's loss.
 
     A chain of plain layers is a few matrix products; vmap follows any other module, at a price per step.
     """
-    chain, slope = client_axis.chain(model.module, to_compile), client_axis.slope(task.loss)
+    chain, slope = client_axis.chain(model.module), client_axis.slope(task.loss)
     outputs = outputs_of(model)
 
     def by_hand(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -211,23 +209,13 @@ def lockstep(task: Task, model: FlatModel, to_compile: bool = False) -> Plain:
         d = d / d.shape[1] if share is None else d * share.view(*share.shape, *[1] * (d.ndim - 2))
         return chain.backward(kept, d), mean(losses, share)[:, None]
 
-    def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        loss = mean(losses_of(task, outputs(y, x), target), share)
-        return loss.sum(), loss
-
     def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = y.detach().requires_grad_()
-            summed, loss = total(leaf, x, target, share)
-            (g,) = torch.autograd.grad(summed, leaf)
+            loss = mean(losses_of(task, outputs(leaf, x), target), share)
+            (g,) = torch.autograd.grad(loss.sum(), leaf)
         return g, loss.detach()[:, None]
 
-    def traced(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        g, loss = grad(total, has_aux=True)(y, x, target, share)
-        return g, loss[:, None]
-
-    if to_compile:  # a compiler cannot look into autograd; it does not need to where no autograd is
-        return by_hand if chain is not None and client_axis.is_cross_entropy(task.loss) else traced
     return by_autograd if chain is None else by_hand
 
 

@@ -1,0 +1,124 @@
+"""The gradient of a chain of layers, written out in C for the sizes it has, and compiled.
+
+On models this small, asking torch for one operation after the other takes longer than doing them. A C compiler is done
+in a fraction of a second; the layers are in `chain.c`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..flat import FlatModel
+from ..task import Task
+from . import client_axis
+from .gradients import Plain, lockstep
+
+REAL = {torch.float32: "float", torch.float64: "double"}
+ELEMENTWISE: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh_", nn.Sigmoid: "sigmoid"}
+# Sums in any order; but infinite and undefined numbers as ever, since they tell that a client diverged.
+LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math")
+TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
+LARGEST = 2**21  # parameters times samples up to which this is faster than torch's matrix products (docs/speed.md)
+CALL = """
+_Bool gradients(const real *y, const real *x, const int64_t *label, const real *share, real *g, real *loss, real *room,
+                int64_t clients, int64_t n) {{
+    for (int64_t c = 0; c < clients; c++) {{
+        {body}
+        y += {size}, g += {size}, x += n * {inputs}, label += n, share += share ? n : 0, loss++;
+    }}
+    return 1;
+}}
+"""
+
+
+def gradients(task: Task, model: FlatModel) -> Plain | None:
+    """The clients' gradients by compiled C; None for what is no chain from plain numbers to classes, on a CPU."""
+    x, y, flat = task.data.x, task.data.y, model.flat
+    chain = client_axis.chain(model.module)
+    if chain is None or not client_axis.is_cross_entropy(task.loss) or y.dtype != torch.int64 or y.ndim != 1:
+        return None
+    if flat.dtype not in REAL or x.dtype != flat.dtype or flat.device.type != "cpu":
+        return None
+    scores, kept = chain.forward(flat[None], x[None, :2])
+    taken = [before for layer, (before, _) in zip(chain.layers, kept, strict=True) if isinstance(layer, nn.Linear)]
+    if any(before.ndim != 3 for before in taken):
+        return None
+    text, room = source(chain.layers, x[0].numel(), flat.dtype)
+    run, otherwise = build(text), lockstep(task, model)
+
+    def native(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        clients, batch = target.shape
+        if batch * y.shape[1] > LARGEST:
+            return otherwise(y, x, target, share)
+        y, x, target = y.contiguous(), x.contiguous(), target.contiguous()
+        share = None if share is None else share.to(y.dtype).contiguous()
+        g, loss, scratch = torch.empty_like(y), y.new_empty(clients, 1), y.new_empty(batch * room)
+        at = [None if part is None else part.data_ptr() for part in (y, x, target, share, g, loss, scratch)]
+        if not run(*at, clients, batch):
+            raise IndexError(f"a label is none of the {scores.shape[-1]} classes that the model has scores for")
+        return g, loss
+
+    return native
+
+
+def source(layers: list[nn.Module], inputs: int, dtype: torch.dtype) -> tuple[str, int]:
+    """(the C of a chain for samples of so many numbers, for how many numbers per sample it needs room)."""
+    forth: list[str] = []
+    back: list[str] = []
+    widths: dict[str, int] = {}  # of what is kept on the way: outputs h, and derivatives d by those of linear layers
+    now, width, size, d = "x", inputs, 0, ""
+    for k, layer in enumerate(layers):
+        before = now
+        if isinstance(layer, nn.Linear):
+            sizes, width = f"n, {layer.in_features}, {layer.out_features}", layer.out_features
+            w, b, size = size, size + layer.weight.numel(), size + sum(p.numel() for p in layer.parameters())
+            y, g = (f"{at} + {w}, {f'{at} + {b}' if b < size else 0}" for at in "yg")
+            now, own = f"h{k}", f"d{k}"
+            widths |= {now: width, own: width}
+            forth.append(f"linear({sizes}, {y}, {before}, {now});")
+            further = [f"linear_by_input({sizes}, y + {w}, {own}, {d});"] if d else []  # nobody asks by the data
+            back = [f"linear_by_weights({sizes}, {before}, {own}, {g});", *further, *back]
+            d = own
+        elif type(layer) in ELEMENTWISE:
+            name, now = ELEMENTWISE[type(layer)], f"h{k}"
+            widths[now] = width
+            forth.append(f"{name}(n * {width}, {before}, {now});")
+            back = [f"{name}_back(n * {width}, {now}, {d});", *back] if d else back
+    loss = f"if (!cross_entropy(n, {width}, label, share, {now}, {d}, loss)) return 0;"
+    *starts, room = accumulate([0, *widths.values()])
+    kept = [f"real *{name} = room + n * {start};" for name, start in zip(widths, starts, strict=True)]
+    call = CALL.format(body="\n        ".join([*kept, *forth, loss, *back]), size=size, inputs=inputs)
+    return f"typedef {REAL[dtype]} real;\n{files(__package__).joinpath('chain.c').read_text()}{call}", room
+
+
+@cache
+def build(text: str) -> Any:
+    """The function that this C defines: compiled once for all arms and seeds of a command."""
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    if compiler is None:
+        raise RuntimeError("no C compiler found (cc, gcc or clang)")
+    with tempfile.TemporaryDirectory() as folder:
+        written, made = Path(folder) / "gradients.c", Path(folder) / "gradients.so"
+        written.write_text(text)
+        for tuned in TUNED:
+            flags = ("-O3", tuned, *LOOSE, "-fPIC", "-shared", "-o", str(made), str(written), "-lm")
+            done = subprocess.run([*compiler.split(), *flags], capture_output=True, text=True)
+            if done.returncode == 0:
+                break
+        else:
+            raise RuntimeError(f"{compiler} failed: {(done.stderr.strip() or 'without a word').splitlines()[0]}")
+        run = ctypes.CDLL(str(made)).gradients
+    run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
+    return run

@@ -1,0 +1,173 @@
+"""Gradients written out in C: the same numbers as torch's, for any chain."""
+
+import os
+import shutil
+import stat
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.engine import native
+from fedkeel.engine.gradients import lockstep
+from fedkeel.errors import EngineWarning
+
+compiler = pytest.mark.skipif(
+    not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))), reason="no C compiler here"
+)
+BETWEEN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.Flatten)
+
+
+def task_of(make, width=6, classes=4, dtype=torch.float64, loss=fk.cross_entropy, shape=()):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, *shape, width, generator=draw), torch.randint(classes, (60,), generator=draw)
+    data = fk.FederatedData.from_arrays(x, y, clients=[0] * 2 + [1] * 18 + [2] * 40)
+    return fk.Task(make, loss, data, batch_size=5, lr=0.1).cast(dtype, "cpu")
+
+
+def points_of(task, model, clients, batch):
+    draw = torch.Generator().manual_seed(1)
+    y = model.flat + 0.1 * torch.randn(clients, model.size, generator=draw).to(model.flat)
+    index = torch.randint(len(task.data.x), (clients, batch), generator=draw)
+    return y, task.data.x[index], task.data.y[index]
+
+
+@compiler
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.lists(st.sampled_from(BETWEEN), max_size=2)), max_size=3),
+    st.lists(st.sampled_from(BETWEEN), max_size=2),
+    st.lists(st.sampled_from(BETWEEN), max_size=2),
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(1, 11),
+    st.sampled_from((torch.float32, torch.float64)),
+)
+def test_any_chain_has_the_gradients_that_torch_gives_it(inner, before, after, bias, clients, batch, dtype):
+    def make():
+        layers, width = [kind() for kind in before], 6
+        for out, own, between in inner:
+            layers += [nn.Linear(width, out, bias=own), *(kind() for kind in between)]
+            width = out
+        return nn.Sequential(*layers, nn.Linear(width, 4, bias=bias), *(kind() for kind in after))
+
+    task = task_of(make, dtype=dtype)
+    model = task.adopt(0, dtype, "cpu")
+    found, want = native.gradients(task, model), lockstep(task, model)
+    y, x, target = points_of(task, model, clients, batch)
+    share = torch.rand(clients, batch, generator=torch.Generator().manual_seed(2)).to(dtype)
+    share[0, 0] = 0  # padding
+    for shares in (None, share):
+        got, expected = found(y, x, target, shares), want(y, x, target, shares)
+        for one, other in zip(got, expected, strict=True):
+            assert one.shape == other.shape and one.dtype == dtype
+            assert torch.allclose(one, other, rtol=1e-4, atol=1e-5 if dtype == torch.float32 else 1e-13)
+
+
+@compiler
+@pytest.mark.parametrize("middle", [nn.ReLU, nn.Tanh, nn.Sigmoid])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+def test_what_diverges_shows_on_its_own_client_alone(middle, value):
+    task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), middle(), nn.Linear(5, 4)))
+    model = task.adopt(0, torch.float64, "cpu")
+    y, x, target = points_of(task, model, 3, 5)
+    found = native.gradients(task, model)
+    clean = found(y, x, target, None)
+    x[1, 2, 0] = value
+    (g, loss), (want, expected) = found(y, x, target, None), lockstep(task, model)(y, x, target, None)
+    assert torch.allclose(g, want, equal_nan=True) and torch.allclose(loss, expected, equal_nan=True)
+    assert torch.equal(g[::2], clean[0][::2]) and torch.equal(loss[::2], clean[1][::2])
+
+
+@compiler
+@pytest.mark.parametrize("label", [-1, 4, 2**40])
+def test_a_label_without_a_score_is_refused(label):
+    task = task_of(lambda: nn.Linear(6, 4))
+    model = task.adopt(0, torch.float64, "cpu")
+    y, x, target = points_of(task, model, 3, 5)
+    target[2, 4] = label
+    with pytest.raises(IndexError, match="none of the 4 classes"):
+        native.gradients(task, model)(y, x, target, None)
+
+
+def test_what_is_no_chain_from_numbers_to_classes_is_left_to_torch():
+    def of(make=lambda: nn.Linear(6, 4), **settings):
+        task = task_of(make, **settings)
+        return native.gradients(task, task.adopt(0, torch.float64, "cpu"))
+
+    assert of(loss=nn.CrossEntropyLoss(torch.ones(4).double(), reduction="none")) is None
+    assert of(lambda: nn.Sequential(nn.Linear(6, 4), nn.GELU())) is None
+    assert of(lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 4))) is None
+    # A layer for each of several rows: the last of them is flattened, so its outputs look like anybody's.
+    assert of(lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten()), shape=(2,)) is None
+
+
+@compiler
+def test_images_that_are_flattened_are_plain_numbers():
+    task = task_of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), shape=(2,))
+    model = task.adopt(0, torch.float64, "cpu")
+    y, x, target = points_of(task, model, 3, 5)
+    found, want = native.gradients(task, model)(y, x, target, None), lockstep(task, model)(y, x, target, None)
+    assert torch.allclose(found[0], want[0]) and torch.allclose(found[1], want[1])
+
+
+@compiler
+def test_large_products_are_left_to_torch(monkeypatch):
+    task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)))
+    model = task.adopt(0, torch.float64, "cpu")
+    given = points_of(task, model, 3, 5)
+    found, want = native.gradients(task, model), lockstep(task, model)(*given, None)
+    monkeypatch.setattr(native, "build", None)
+    assert not torch.equal(found(*given, None)[0], want[0])  # sums in another order
+    monkeypatch.setattr(native, "LARGEST", 5 * model.size - 1)
+    assert torch.equal(found(*given, None)[0], want[0])
+
+
+@compiler
+def test_one_chain_is_compiled_once():
+    before = native.build.cache_info().misses
+    for seed in (0, 1):
+        task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
+        run = fk.train(task, "fedavg", rounds=1, seed=seed, engine=fk.Local("batched", compile=True))
+        assert "; compiled in " in run.config["engine_reason"]
+    assert native.build.cache_info().misses <= before + 1
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    native.build.cache_clear()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
+    with pytest.warns(EngineWarning, match=r"no effect: no C compiler found \(cc, gcc or clang\)\.$"):
+        run = fk.train(task, "fedavg", rounds=2, engine=fk.Local("batched", compile=True))
+    assert torch.equal(run.params, fk.train(task, "fedavg", rounds=2, engine="batched").params)
+    assert run.config["engine_reason"].endswith("not compiled: no C compiler found (cc, gcc or clang)")
+
+
+def wrapped(tmp_path, script):
+    file = tmp_path / "compiler"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def test_a_compiler_that_fails_says_why(monkeypatch, tmp_path):
+    native.build.cache_clear()
+    monkeypatch.setenv("CC", wrapped(tmp_path, "echo 'out of order' >&2; exit 1"))
+    task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
+    with pytest.warns(EngineWarning, match=r"no effect: .*compiler failed: out of order\.$"):
+        fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=True))
+
+
+@compiler
+def test_a_compiler_that_does_not_know_the_machine_is_asked_without(monkeypatch, tmp_path):
+    known = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")))
+    native.build.cache_clear()
+    monkeypatch.setenv("CC", wrapped(tmp_path, f'case "$*" in *=native*) exit 1;; esac; exec {known} "$@"'))
+    task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
+    run = fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=True))
+    native.build.cache_clear()
+    assert "; compiled in " in run.config["engine_reason"]
