@@ -173,7 +173,7 @@ def test_e12_elements_are_averaged_over_the_clients_that_trained_them():
     weights, total, one = fk.Uniform(), Part(), torch.ones(1, 1, dtype=torch.float64)
     for place, update in ((torch.arange(16), torch.ones(16)), (index, torch.full((4,), -3.0))):
         part = Part(clients=[len(total.clients)], samples=[one], norms=[one], steps=[one])
-        part.sum_up({("", "update"): update.double()[None]}, one)
+        part.sum_up({("", "update", "weighted"): update.double()[None]}, one)
         part.spread(place, 16, weights)
         total.add(part)
     new = w + total.reports(fk.Algorithm(weights=weights)).update()
@@ -233,7 +233,7 @@ def test_fednovas_weights_are_over_the_clients_that_trained_an_element():
     for i, index in enumerate((torch.tensor([0, 1]), torch.tensor([0]))):
         part = Part(clients=[i], samples=[samples[i : i + 1]], norms=[norms[i : i + 1]], steps=[norms[i : i + 1]])
         update = torch.full((1, len(index)), float(1 + i))
-        part.sum_up({("", "update"): update}, weights.each(samples[i : i + 1], norms[i : i + 1]))
+        part.sum_up({("", "update", "weighted"): update}, weights.each(samples[i : i + 1], norms[i : i + 1]))
         part.spread(index, 2, weights)
         total.add(part)
     tau = (3 * 2 + 1 * 4) / 4

@@ -156,3 +156,34 @@ def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, 
     assert again.round == 4
     names = set(safetensors.torch.load_file(tmp_path / checkpoint.STATE))  # the library reads what we wrote
     assert names == {"x", "x0", "rules/scaffold/c", "memory/scaffold/ci"}
+
+
+@pytest.mark.parametrize("mode", ["serial", "batched"])
+def test_a_rule_may_keep_and_send_what_lies_where_the_next_client_trains(mode):
+    class Keeps(fk.Rule):
+        def server_init(self, x, at):
+            return {"sent": torch.zeros_like(x)}
+
+        def gradient(self, g, y, at):
+            at.scratch["g"] = g
+            return g
+
+        def finish(self, y, at):
+            return fk.Upload(y=y), {"y": y, "g": at.scratch["g"], "moved": at.moved}
+
+        def server_step(self, server, up, at):
+            return {"sent": up.mean("y")}
+
+    def trained(cohort, rules):
+        engine, world = fk.Local(mode, workers=1, chunk=3), fk.World([cohort], fk.FixedSteps(2))
+        return fk.train(toy(clients=3), fk.Algorithm(rules=rules), world, 1, engine=engine).state
+
+    state = trained([0, 1, 2], [Keeps()])
+    kept = state.memories.read(np.arange(3))[0]["keeps"]
+    for client in range(3):
+        alone, own = trained([client], []), trained([client], [Keeps()]).memories.read(np.array([client]))[0]["keeps"]
+        assert torch.allclose(kept["y"][client], alone.x, atol=1e-6)
+        assert torch.allclose(kept["moved"][client], alone.x - alone.x0, atol=1e-6)
+        assert torch.allclose(kept["g"][client], own["g"][0], atol=1e-6)
+    assert len(kept["g"].unique(dim=0)) == 3
+    assert torch.allclose(state.rules["keeps"]["sent"], kept["y"].mean(0), atol=1e-6)

@@ -121,6 +121,7 @@ class At:
     k: int = 0
     g: Tensor | None = None  # the corrected gradient of this step; after the loop each client's last
     loss: Tensor | None = None
+    moved: Tensor | None = None  # after the loop: y - x
     scalars: Rows = field(default_factory=lambda: Rows({}))
     state: Rows = field(default_factory=lambda: Rows({}))
     sent_all: Slots = field(default_factory=dict)
@@ -289,6 +290,7 @@ class Rule:
     reference: ClassVar[str] = ""
     formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
     scalars_only: ClassVar[bool] = False  # what it sends and keeps has no element of the model: fit for sub-models
+    averages: ClassVar[tuple[str, ...]] = ("mean", "weighted")  # those of its uploads that it reads: fewer are faster
     keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
 
     def broadcast(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:

@@ -99,7 +99,7 @@ def survey(worker: Worker, message: Message, clients: Ints, steps: Ints, memory:
         at, _, _ = arrive(worker, message, clients, steps, memory, seen, order)
         asked = {rule.slot: rule.survey(at.of(rule)) for rule in message.job.algorithm.hooks("survey")}
     back = torch.from_numpy(np.argsort(order))
-    answers = {(slot, name): value[back] for slot, values in asked.items() for name, value in values.items()}
+    answers = {(slot, name, "weighted"): value[back] for slot, of in asked.items() for name, value in of.items()}
     part = Part(clients=clients.tolist(), samples=[at.samples[back]], steps=[at.steps[back]])
     part.norms = [torch.ones_like(at.steps)]
     part.sum_up(answers, weights.each(part.samples[0], part.norms[0]))
@@ -111,15 +111,18 @@ def survey(worker: Worker, message: Message, clients: Ints, steps: Ints, memory:
 
 def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) -> Part:
     """Updates and what rules add, summed in cohort order; a client with a non-finite one is dropped."""
-    update, finished = y - at.x, {rule.slot: rule.finish(y, at.of(rule)) for rule in algorithm.rules}
+    update = at.moved = y - at.x
+    finished = {rule.slot: rule.finish(y, at.of(rule)) for rule in algorithm.rules}
     if said := algorithm.client.scalars(at.state, at):
         finished[algorithm.client.slot] = Upload(scalars=said), {}
     covers = next((rule.covers(at.of(rule)) for rule in algorithm.hooks("covers")), None)
     if covers is not None:
         update = update * covers
-    sums = {("", "update"): update}
-    sums |= {(slot, name): v for slot, (up, _) in finished.items() for name, v in (up.vectors | up.derived).items()}
-    finite = are_finite(list(sums.values()))[back]
+    sums = {("", "update", "weighted"): update}
+    for rule in algorithm.rules:
+        up, _ = finished[rule.slot]
+        sums |= {(rule.slot, name, how): v for name, v in (up.vectors | up.derived).items() for how in rule.averages}
+    finite = are_finite(list({id(value): value for value in sums.values()}.values()))[back]
     finite &= all(bool(torch.isfinite(buffer).all()) for buffer in worker.float_buffers().values())
     assert at.clients is not None
     cohort, rows = at.clients[back], choice(back[finite], len(back), y.device)
@@ -140,9 +143,12 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         mass = algorithm.weighing.each(samples, torch.ones_like(samples))
         part.put(*wire.COVERED, (mass * covers[rows]).sum(0))
     worker.sum_buffers(part, samples)
-    # Copies, since what a rule keeps may lie where the next client trains.
-    own = torch.from_numpy(back[finite]).to(y.device)
+    trained = [place.untyped_storage().data_ptr() for place in (y, worker.model.grad)]  # where the next one trains, too
+
+    def own(value: Tensor) -> Tensor:
+        return value[rows].clone() if value.untyped_storage().data_ptr() in trained else value[rows]
+
     new = {slot: memory for slot, (_, memory) in finished.items() if memory}
-    kept = {slot: {name: v.index_select(0, own) for name, v in memory.items()} for slot, memory in new.items()}
+    kept = {slot: {name: own(value) for name, value in memory.items()} for slot, memory in new.items()}
     part.memory = [(cohort[finite], kept)] if kept else []
     return part

@@ -86,12 +86,14 @@ class Part:
         """Count work or traffic."""
         self.counts[what] = self.counts.get(what, 0) + number
 
-    def sum_up(self, values: dict[tuple[str, str], Tensor], weight: Tensor) -> None:
-        """Sum per-client vectors under the raw weights; a rule's own also without weights."""
-        for (rule, name), value in values.items():
-            self.put(rule, name, "weighted", (weight * value).sum(0) if len(value) > 1 else weight[0] * value[0])
-            if rule:
-                self.put(rule, name, "mean", value.sum(0))
+    def sum_up(self, values: dict[tuple[str, str, str], Tensor], weight: Tensor) -> None:
+        """Sum per-client vectors (rule, name, how): "weighted" by these raw weights, or for the plain "mean"."""
+        alone = len(weight) == 1  # faster than a sum of one, and like it a copy
+        for key, value in values.items():
+            if key[2] == "weighted":
+                self.put(*key, weight[0] * value[0] if alone else (weight * value).sum(0))
+            else:
+                self.put(*key, value[0].clone() if alone else value.sum(0))
 
     def mass(self, weights: Weights) -> Tensor:
         """What these clients count together in a mean: FedNova's lengths apart, the sum of their weights."""
@@ -220,9 +222,9 @@ def count_second_download(part: Part, surveyed: Part, means: Slots, clients: int
     _count(part, "bytes_down", vectors, ["round"], clients)
 
 
-def count_answers(part: Part, answers: dict[tuple[str, str], Tensor], clients: int) -> None:
+def count_answers(part: Part, answers: dict[tuple[str, str, str], Tensor], clients: int) -> None:
     """What clients send back in a survey."""
-    _count(part, "bytes_up", {f"{slot}/{name}": v[0] for (slot, name), v in answers.items()}, ["samples"], clients)
+    _count(part, "bytes_up", {f"{slot}/{name}": v[0] for (slot, name, _), v in answers.items()}, ["samples"], clients)
 
 
 def count_upload(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
 BLOCK = 2**20  # input numbers per forward pass of an evaluation
+FREED = 31 * 2**20  # bytes: glibc keeps blocks up to the largest it once got back, if that is below 32 MiB
 
 
 class Worker:
@@ -183,7 +184,8 @@ class Local:
 
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
-    default 1 or 64 clients. compile: translate the batched gradients into machine code first, which takes seconds.
+    default 1 or 64 clients. compile: translate the batched gradients into machine code first, by a C compiler for a
+    chain of plain layers (half a second), by torch and a C++ compiler for other models (half a minute).
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -253,6 +255,7 @@ class Engine:
         levels: Sequence[Level | None] = (),
     ) -> None:
         self.mode, self.reason, self.chunk, self.capacity, self.levels = mode, reason, chunk, capacity, levels
+        torch.empty(FREED, dtype=torch.uint8)  # from now on a client's vectors are the last one's, not fresh pages
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self.all = list(workers)
         for worker in workers:

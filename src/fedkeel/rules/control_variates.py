@@ -31,6 +31,7 @@ class Scaffold(Rule):
     rebuild: bool = False
 
     reference: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD (arXiv 1910.06378)"
+    averages: ClassVar[tuple[str, ...]] = ("mean",)
     keeps: ClassVar[dict[str, Any]] = {"server": ["c"], "client": ["c_i"]}
 
     def __post_init__(self) -> None:

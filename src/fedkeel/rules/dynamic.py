@@ -36,6 +36,7 @@ class FedDyn(Rule):
     evaluate: str = "server"
 
     reference: ClassVar[str] = "Acar et al. 2021, Federated learning based on dynamic regularization (arXiv 2111.04263)"
+    averages: ClassVar[tuple[str, ...]] = ("mean",)
     keeps: ClassVar[dict[str, Any]] = {"server": ["h"], "client": ["g_i"]}
 
     @property
@@ -69,9 +70,9 @@ class FedDyn(Rule):
         return g.sub_(at.scratch["fixed"]).addcmul_(y, self._alpha(at))
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        moved = y - at.x
-        new = torch.addcmul(at.memory["gi"], moved, self._alpha(at), value=-1)
-        return Upload(derived={"moved": moved}), {"gi": new}
+        assert at.moved is not None
+        new = at.memory["gi"].addcmul_(at.moved, self._alpha(at), value=-1)
+        return Upload(derived={"moved": at.moved}), {"gi": new}
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
         return {"h": server["h"] - self.alpha * at.fraction * up.mean("moved")}
