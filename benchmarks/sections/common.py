@@ -23,7 +23,7 @@ def arguments() -> argparse.Namespace:
 
 
 def round_seconds(
-    task: fk.Task, algorithm: str, world: fk.World, seconds: float, engine: str = "auto", most: int = 1000
+    task: fk.Task, algorithm: str, world: fk.World, seconds: float, engine: str | fk.Local = "auto", most: int = 1000
 ) -> float:
     """The median length of a round, over `seconds` of them after the first (two at least)."""
     ends: list[float] = []
