@@ -9,6 +9,7 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.algorithm import Rows
 from fedkeel.conformance import MODES, Stairs, quadratics, toy, toy_world
+from fedkeel.errors import InputError
 from fedkeel.recipes import CLIENTS, RECIPES
 
 
@@ -281,6 +282,26 @@ def test_the_evaluated_model_may_be_another_than_the_trained_one():
     run = fk.train(task, fk.Algorithm(client=fk.SGD(0.5), rules=[Shows()]), world, 1)
     assert run.params.item() == 0
     assert run.history[-1]["loss"] == 1.0
+
+
+def test_a_rule_reads_the_averages_it_says_and_no_others():
+    class Wrong(fk.Rule):
+        averages = "mean"
+
+    class Half(fk.Rule):
+        averages = ("weighted",)
+
+        def finish(self, y, at):
+            return fk.Upload(y=y), {}
+
+        def server_step(self, server, up, at):
+            up.weighted("y")
+            return {"y": up.mean("y")}
+
+    with pytest.raises(InputError, match="averages"):
+        fk.Algorithm(rules=[Wrong()])
+    with pytest.raises(KeyError, match="half uploads no 'y', or its `averages` leave out 'mean'"):
+        fk.train(toy(), fk.Algorithm(rules=[Half()]), rounds=1)
 
 
 def test_rules_correct_the_gradient_in_list_order_before_clipping_and_decay():

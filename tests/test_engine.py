@@ -34,9 +34,9 @@ class Twice(nn.Module):
         return self.outer(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
 
 
-def small(model=lambda: nn.Linear(5, 3), loss=fk.cross_entropy, **settings):
+def small(model=lambda: nn.Linear(5, 3), loss=fk.cross_entropy, shape=(5,), **settings):
     draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(120, 5, generator=draw), torch.randint(3, (120,), generator=draw)
+    x, y = torch.randn(120, 5, generator=draw).view(120, *shape), torch.randint(3, (120,), generator=draw)
     clients = [0] * 2 + [1] * 18 + [2] * 40 + [3] * 60  # the first has fewer samples than a batch
     data = fk.FederatedData.from_arrays(x, y, clients=clients, test=(x, y))
     return fk.Task(model, loss, data, **{"batch_size": 6, "lr": 0.1} | settings)
@@ -137,8 +137,8 @@ def test_each_model_is_compiled_once_for_itself_and_its_gradients_are_the_same(m
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", counting)
     monkeypatch.setattr(engine_compiled, "TRANSLATED", {})
     world = fk.World([[0, 1], [1, 2, 3], [0, 1, 2, 3]], fk.UniformSteps(1, 4))
-    for model in (lambda: nn.Linear(5, 3), Twice):  # a chain, and any model
-        task = small(model)
+    rows = small(lambda: nn.Sequential(nn.Linear(1, 2), nn.Flatten()), shape=(5, 1))
+    for task in (small(), small(Twice), rows):  # a chain, any model, and a chain with a layer for each of several rows
         for algorithm, seed in (("fedavgcm", 0), ("fedavgcm", 1), ("fedprox", 0)):
             run = fk.train(task, algorithm, world, 6, seed=seed, engine="batched")
             compiled = fk.train(task, algorithm, world, 6, seed=seed, engine=fk.Local("batched", compile=True))
@@ -149,7 +149,29 @@ def test_each_model_is_compiled_once_for_itself_and_its_gradients_are_the_same(m
             for workers in (1, 2)
         )
         assert torch.equal(alone.params, together.params)  # each worker has what was compiled for itself
-    assert len(made) == 1  # a chain is not left to torch's compiler
+    assert len(made) == 2  # what is written in C is not left to torch's compiler
+
+
+@compiler
+def test_compiled_workers_do_not_share_a_module_for_what_runs_without():
+    task = small(Twice, batch_size=1)  # torch compiles for two samples or more
+    runs = [
+        fk.train(task, "fedavg", fk.World("all", fk.FixedSteps(40)), 3, engine=fk.Local("batched", workers, 2, True))
+        for workers in (1, 2)
+    ]
+    assert all("compiled in" in run.config["engine_reason"] for run in runs)
+    assert torch.equal(runs[0].params, runs[1].params)
+
+
+def test_a_layer_that_somebody_watches_is_run_as_it_is():
+    def watched():
+        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+        model[1].register_forward_hook(lambda layer, given, output: output.clamp(max=0.5))
+        return model
+
+    assert client_axis.chain(watched()) is None
+    serial, batched = (fk.train(small(watched), "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
+    assert torch.allclose(serial.params, batched.params, atol=1e-5)
 
 
 @compiler

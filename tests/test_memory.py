@@ -161,6 +161,8 @@ def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, 
 @pytest.mark.parametrize("mode", ["serial", "batched"])
 def test_a_rule_may_keep_and_send_what_lies_where_the_next_client_trains(mode):
     class Keeps(fk.Rule):
+        room = None  # what is written to at every client
+
         def server_init(self, x, at):
             return {"sent": torch.zeros_like(x)}
 
@@ -169,7 +171,8 @@ def test_a_rule_may_keep_and_send_what_lies_where_the_next_client_trains(mode):
             return g
 
         def finish(self, y, at):
-            return fk.Upload(y=y), {"y": y, "g": at.scratch["g"], "moved": at.moved}
+            self.room = y.clone() if self.room is None or len(self.room) != len(y) else self.room.copy_(y)
+            return fk.Upload(y=y), {"y": y, "g": at.scratch["g"], "moved": at.moved, "room": self.room}
 
         def server_step(self, server, up, at):
             return {"sent": up.mean("y")}
@@ -185,5 +188,5 @@ def test_a_rule_may_keep_and_send_what_lies_where_the_next_client_trains(mode):
         assert torch.allclose(kept["y"][client], alone.x, atol=1e-6)
         assert torch.allclose(kept["moved"][client], alone.x - alone.x0, atol=1e-6)
         assert torch.allclose(kept["g"][client], own["g"][0], atol=1e-6)
-    assert len(kept["g"].unique(dim=0)) == 3
+    assert len(kept["g"].unique(dim=0)) == 3 and torch.equal(kept["room"], kept["y"])
     assert torch.allclose(state.rules["keeps"]["sent"], kept["y"].mean(0), atol=1e-6)

@@ -1,5 +1,7 @@
 """Gradients written out in C: the same numbers as torch's, for any chain."""
 
+import dataclasses
+import math
 import os
 import shutil
 import stat
@@ -13,7 +15,7 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.engine import native
 from fedkeel.engine.gradients import lockstep
-from fedkeel.errors import EngineWarning
+from fedkeel.errors import ClientError, EngineWarning
 
 compiler = pytest.mark.skipif(
     not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))), reason="no C compiler here"
@@ -112,6 +114,44 @@ def test_images_that_are_flattened_are_plain_numbers():
     y, x, target = points_of(task, model, 3, 5)
     found, want = native.gradients(task, model)(y, x, target, None), lockstep(task, model)(y, x, target, None)
     assert torch.allclose(found[0], want[0]) and torch.allclose(found[1], want[1])
+
+
+@compiler
+def test_the_loss_of_large_scores_is_as_exact_as_that_of_small_ones():
+    task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
+    model = task.adopt(0, torch.float32, "cpu")
+    y, x, target = points_of(task, model, 1, 5)
+    for bias in (1e3, 1e6, 3e7):
+        y[:, :-4], y[:, -4:] = 0, bias
+        assert native.gradients(task, model)(y, x, target, None)[1].item() == pytest.approx(math.log(4), rel=1e-6)
+
+
+@compiler
+def test_what_c_does_not_look_at_is_torchs_to_do_or_to_refuse():
+    task = task_of(lambda: nn.Linear(6, 4, bias=False))
+    model = task.adopt(0, torch.float64, "cpu")
+    found, want = native.gradients(task, model), lockstep(task, model)
+    y, x, target = points_of(task, model, 3, 5)
+    share = torch.full((3, 5), 0.2).double()
+    assert torch.equal(found(y[:1], x, target, None)[0], want(y[:1], x, target, None)[0])  # one model for all of them
+    changed = [
+        (y.float(), x, target, None), (y, x.float(), target, None), (y, x.half(), target, None),
+        (y, x[..., :5], target, None), (y[:, :-1], x, target, None), (y, x, target.double(), None),
+        (y, x[:, :4], target, None), (y, x, target, share[:, :4]),
+    ]  # fmt: skip
+    for other in changed:
+        with pytest.raises((RuntimeError, IndexError)):
+            found(*other)
+
+
+@compiler
+def test_inputs_that_an_augmentation_makes_double_are_refused_as_without():
+    task = dataclasses.replace(
+        task_of(lambda: nn.Linear(6, 4), dtype=torch.float32), augment=lambda x, generators: x.double()
+    )
+    for compile in (False, True):
+        with pytest.raises(ClientError, match="dtype"):
+            fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=compile))
 
 
 @compiler

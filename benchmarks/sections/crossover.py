@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import torch
 from torch import nn
 
 import fedkeel as fk
+from fedkeel.engine import native
+from fedkeel.errors import EngineWarning
 from fedkeel.models import deltasgd_cnn
 from sections.common import arguments, round_seconds
 
@@ -43,6 +46,8 @@ def compare(make: object, shape: tuple[int, ...], batch: int, seconds: float) ->
 
 if __name__ == "__main__":
     given = arguments()
+    warnings.simplefilter("error", EngineWarning)  # what could not be compiled is no speed of compiled
+    native.LARGEST = 2**62  # C beyond its bound, too: that is what shows where the bound belongs
     rows = []
     for batch in BATCHES:
         arms = [("perceptron", lambda w=width: perceptron(w), (FEATURES,)) for width in WIDTHS]

@@ -121,7 +121,7 @@ class At:
     k: int = 0
     g: Tensor | None = None  # the corrected gradient of this step; after the loop each client's last
     loss: Tensor | None = None
-    moved: Tensor | None = None  # after the loop: y - x
+    moved: Tensor | None = None  # after the loop: y - x, the update itself, which nobody changes
     scalars: Rows = field(default_factory=lambda: Rows({}))
     state: Rows = field(default_factory=lambda: Rows({}))
     sent_all: Slots = field(default_factory=dict)
@@ -290,7 +290,7 @@ class Rule:
     reference: ClassVar[str] = ""
     formulas: ClassVar[dict[str, str]] = {}  # for `explain`: by hook, as the paper prints them
     scalars_only: ClassVar[bool] = False  # what it sends and keeps has no element of the model: fit for sub-models
-    averages: ClassVar[tuple[str, ...]] = ("mean", "weighted")  # those of its uploads that it reads: fewer are faster
+    averages: ClassVar[tuple[str, ...]] = ("mean", "weighted")  # of its uploads: those that `server_step` reads
     keeps: ClassVar[dict[str, Any]] = {}  # for `explain`: names kept on "server" and "client", a note on "traffic"
 
     def broadcast(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
@@ -432,6 +432,9 @@ class Algorithm:
             check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
         good = isinstance(self.rules, list | tuple) and all(isinstance(rule, Rule) for rule in self.rules)
         check(good, self, "rules", "a list of rules", self.rules)
+        for rule in self.rules:
+            known = isinstance(rule.averages, tuple) and {"mean", "weighted"}.issuperset(rule.averages)
+            check(known, rule, "averages", "a tuple of 'mean' and 'weighted', or of one", rule.averages)
         object.__setattr__(self, "client", self.client.for_clients())
         object.__setattr__(self, "server", self.server.for_server())
         object.__setattr__(self, "rules", tuple(self.rules))

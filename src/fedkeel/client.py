@@ -143,12 +143,14 @@ def report(at: At, y: Tensor, back: Ints, worker: Worker, algorithm: Algorithm) 
         mass = algorithm.weighing.each(samples, torch.ones_like(samples))
         part.put(*wire.COVERED, (mass * covers[rows]).sum(0))
     worker.sum_buffers(part, samples)
-    trained = [place.untyped_storage().data_ptr() for place in (y, worker.model.grad)]  # where the next one trains, too
+    own = torch.from_numpy(back[finite]).to(y.device)
+    remembered = {v.untyped_storage().data_ptr() for memory in at.memory_all.values() for v in memory.full.values()}
 
-    def own(value: Tensor) -> Tensor:
-        return value[rows].clone() if value.untyped_storage().data_ptr() in trained else value[rows]
+    def keep(value: Tensor) -> Tensor:
+        """A copy, since it may lie where the next client trains; but what was this client's memory is its own."""
+        return value[rows] if value.untyped_storage().data_ptr() in remembered else value.index_select(0, own)
 
     new = {slot: memory for slot, (_, memory) in finished.items() if memory}
-    kept = {slot: {name: own(value) for name, value in memory.items()} for slot, memory in new.items()}
+    kept = {slot: {name: keep(value) for name, value in memory.items()} for slot, memory in new.items()}
     part.memory = [(cohort[finite], kept)] if kept else []
     return part

@@ -143,11 +143,16 @@ class Reports:
 
     def mean(self, name: str) -> Tensor:
         """Unweighted mean of a vector."""
-        return self.part.sums[self._slot, name, "mean"] / len(self.part.clients)
+        return self._sum(name, "mean") / len(self.part.clients)
 
     def weighted(self, name: str) -> Tensor:
         """Mean of a vector under the algorithm's weights."""
-        return self.part.sums[self._slot, name, "weighted"] * self.scale
+        return self._sum(name, "weighted") * self.scale
+
+    def _sum(self, name: str, how: str) -> Tensor:
+        if (self._slot, name, how) not in self.part.sums:
+            raise KeyError(f"{self._slot} uploads no {name!r}, or its `averages` leave out {how!r}")
+        return self.part.sums[self._slot, name, how]
 
     def values(self, name: str) -> Tensor:
         """A scalar, client by client, `[clients, 1]` in cohort order."""

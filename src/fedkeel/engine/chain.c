@@ -83,10 +83,12 @@ HERE _Bool cross_entropy(int64_t n, int64_t classes, const int64_t *restrict lab
         if (label[s] < 0 || label[s] >= classes) return 0;
         real part = share ? share[s] : (real)1 / n, most = score[0], sum = 0;
         for (int64_t o = 1; o < classes; o++) most = score[o] > most ? score[o] : most;
-        for (int64_t o = 0; o < classes; o++) sum += d[o] = exp(score[o] - most);
+        for (int64_t o = 0; o < classes; o++) d[o] = score[o] - most;
+        real own = d[label[s]]; /* from memory, so that no sum in another order brings the large numbers back */
+        for (int64_t o = 0; o < classes; o++) sum += d[o] = exp(d[o]);
         for (int64_t o = 0; o < classes; o++) d[o] *= part / sum;
         d[label[s]] -= part;
-        *loss += part * (log(sum) - (score[label[s]] - most));
+        *loss += part * (log(sum) - own);
     }
     return 1;
 }

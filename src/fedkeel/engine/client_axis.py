@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..task import Loss, cross_entropy
+from .lean import HOOKS
 
 aten = torch.ops.aten
 
@@ -81,6 +82,8 @@ def chain(module: nn.Module) -> Chain | None:
         return None
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
+    if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
+        return None  # what looks on may also change
     own = [parameter for layer in layers for parameter in layer.parameters()]
     if not own or len(own) != len(list(module.parameters())):
         return None  # what two layers share is in the vector once

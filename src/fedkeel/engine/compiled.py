@@ -3,7 +3,7 @@
 A chain of plain layers becomes C (`native.py`). Any other model is left to torch's compiler, which takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
-arithmetic; in its place this file sees to what that checks: the same types, contiguous tensors, two of everything.
+arithmetic; what that checks is seen to here: the same types, contiguous tensors, two of everything.
 What vmap makes of some layers (embeddings, norms, convolutions) torch cannot translate for any number of clients: those
 models run without.
 """
@@ -23,7 +23,7 @@ from torch.func import grad
 
 from ..flat import FlatModel
 from ..task import Task
-from . import native
+from . import client_axis, native
 from .gradients import Plain, lockstep, losses_of, mean, outputs_of
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
@@ -73,7 +73,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     from torch.export import Dim, export
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    outputs = outputs_of(model)
+    chain, outputs = client_axis.chain(model.module), outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         loss = mean(losses_of(task, outputs(y, x), target), share)
@@ -82,7 +82,9 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     clients, batch = Dim("clients", min=2, max=MOST), Dim("batch", min=2, max=MOST)
     free = {name: {0: clients} if name == "y" else {0: clients, 1: batch} for name in ("y", "x", "target", "share")}
     # Operations on tensors alone: no vmap, no autograd.
-    plain = make_fx(grad(total, has_aux=True), tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
+    by_hand = chain is not None and client_axis.is_cross_entropy(task.loss)
+    source = lockstep(task, model) if by_hand else grad(total, has_aux=True)
+    plain = make_fx(source, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
     text = f"{plain.code} {[(part.shape, part.dtype, part.device) for part in sample]}"
     holds = any(node.op == "get_attr" for node in plain.graph.nodes)  # constants, which are not in the text
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +97,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
             if not holds:
                 TRANSLATED[text] = package.read_bytes()
         runs = [load_package(package, run_single_threaded=True).loader.run for _ in range(copies)]
-    return [_call(run, lockstep(task, model)) for run in runs]
+    return [_call(run, lockstep(task, model.replica())) for run in runs]  # each worker alone with its module
 
 
 def _call(run: Any, otherwise: Plain) -> Plain:

@@ -1,13 +1,14 @@
 """The gradient of a chain of layers, written out in C for the sizes it has, and compiled.
 
-On models this small, asking torch for one operation after the other takes longer than doing them. A C compiler is done
-in a fraction of a second; the layers are in `chain.c`.
+On models this small, asking torch for one operation after the other takes longer than doing them. A C compiler takes
+half a second for a small perceptron, and longer for deeper ones; the layers are in `chain.c`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -55,15 +56,25 @@ def gradients(task: Task, model: FlatModel) -> Plain | None:
     taken = [before for layer, (before, _) in zip(chain.layers, kept, strict=True) if isinstance(layer, nn.Linear)]
     if any(before.ndim != 3 for before in taken):
         return None
-    text, room = source(chain.layers, x[0].numel(), flat.dtype)
+    inputs, real = x[0].numel(), flat.dtype
+    text, room = source(chain.layers, inputs, real)
     run, otherwise = build(text), lockstep(task, model)
 
-    def native(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+    def fits(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:
+        """C looks at no type and no shape; what a task or a rule changed on the way is torch's to do, or to refuse."""
         clients, batch = target.shape
-        if batch * y.shape[1] > LARGEST:
+        typed = y.dtype == x.dtype == real and target.dtype == torch.int64
+        shaped = (
+            y.shape == (clients, flat.numel()) and x.shape[:2] == target.shape and x.numel() == inputs * target.numel()
+        )
+        return typed and shaped and (share is None or share.shape == target.shape) and batch * flat.numel() <= LARGEST
+
+    def native(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        if not fits(y, x, target, share):
             return otherwise(y, x, target, share)
+        clients, batch = target.shape
         y, x, target = y.contiguous(), x.contiguous(), target.contiguous()
-        share = None if share is None else share.to(y.dtype).contiguous()
+        share = None if share is None else share.to(real).contiguous()
         g, loss, scratch = torch.empty_like(y), y.new_empty(clients, 1), y.new_empty(batch * room)
         at = [None if part is None else part.data_ptr() for part in (y, x, target, share, g, loss, scratch)]
         if not run(*at, clients, batch):
@@ -105,16 +116,16 @@ def source(layers: list[nn.Module], inputs: int, dtype: torch.dtype) -> tuple[st
 
 @cache
 def build(text: str) -> Any:
-    """The function that this C defines: compiled once for all arms and seeds of a command."""
+    """The function that this C defines: compiled once for all arms and seeds."""
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
     if compiler is None:
         raise RuntimeError("no C compiler found (cc, gcc or clang)")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # where what is loaded cannot be removed
         written, made = Path(folder) / "gradients.c", Path(folder) / "gradients.so"
         written.write_text(text)
         for tuned in TUNED:
             flags = ("-O3", tuned, *LOOSE, "-fPIC", "-shared", "-o", str(made), str(written), "-lm")
-            done = subprocess.run([*compiler.split(), *flags], capture_output=True, text=True)
+            done = subprocess.run([*shlex.split(compiler), *flags], capture_output=True, text=True, timeout=600)
             if done.returncode == 0:
                 break
         else:
