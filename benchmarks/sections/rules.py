@@ -29,7 +29,7 @@ RULES = (
     "deltasgd",
 )
 NAMES = ("W2", "W3", "W4", "W5")
-TURNS = 15
+TURNS = 11
 CLIENTS, COHORT = 8, 4  # small rounds with the workload's own steps, and clients that have been there before
 
 
