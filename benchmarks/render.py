@@ -28,7 +28,7 @@ that can be tested. On other devices there is one worker, and the size bound of 
 Embedding and normalisation layers run in lockstep by vmap; linear layers, ReLU, tanh, sigmoid and cross-entropy have
 their derivatives written out; everything else that is not in lockstep runs one client at a time. `--compile` turns
 chains of those layers into C. Other models that vmap turns into plain matrix products it leaves to torch's compiler,
-which takes half a minute and several hundred MB, and is not measured here; with embeddings, norms or convolutions it
+which takes much longer and more memory, and is not measured here; with embeddings, norms or convolutions it
 says that it has no effect, since torch translates those for one number of clients only.""".splitlines()
 Results = dict[str, Any]
 

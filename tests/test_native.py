@@ -158,12 +158,16 @@ def test_inputs_that_an_augmentation_makes_double_are_refused_as_without():
 def test_large_products_are_left_to_torch(monkeypatch):
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)))
     model = task.adopt(0, torch.float64, "cpu")
-    given = points_of(task, model, 3, 5)
-    found, want = native.gradients(task, model), lockstep(task, model)(*given, None)
-    monkeypatch.setattr(native, "build", None)
-    assert not torch.equal(found(*given, None)[0], want[0])  # sums in another order
+    y, x, target = points_of(task, model, 3, 5)
+    found, want = native.gradients(task, model), lockstep(task, model)(y, x, target, None)
+    wrong = torch.full_like(target, 4)  # C and torch refuse it in their own words
+    monkeypatch.setattr(native, "LARGEST", 5 * model.size)
+    with pytest.raises(IndexError, match="none of the 4 classes"):
+        found(y, x, wrong, None)
     monkeypatch.setattr(native, "LARGEST", 5 * model.size - 1)
-    assert torch.equal(found(*given, None)[0], want[0])
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        found(y, x, wrong, None)
+    assert torch.equal(found(y, x, target, None)[0], want[0])
 
 
 @compiler

@@ -29,7 +29,7 @@ CLIENT_AXIS = (
     nn.LogSoftmax, nn.Hardtanh,
 )  # fmt: skip
 # Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial, batched or compiled"): for chains of plain
-# layers it is ahead at 73,000 and behind at 291,000; convolutions are behind at 22,000, and below were not measured.
+# layers it is ahead at 73,000 and behind at 994,000; for convolutions at 22,000 that depends on the batch.
 LARGEST_CHAIN, LARGEST = 100_000, 20_000
 
 

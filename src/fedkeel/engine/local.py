@@ -185,7 +185,7 @@ class Local:
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
     default 1 or 64 clients. compile: translate the batched gradients into machine code first, by a C compiler for a
-    chain of plain layers (half a second if it is short), by torch and a C++ compiler for others (half a minute).
+    chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer).
 
     >>> Local("serial", workers=2).mode
     'serial'

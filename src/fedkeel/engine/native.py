@@ -1,7 +1,7 @@
 """The gradient of a chain of layers, written out in C for the sizes it has, and compiled.
 
 On models this small, asking torch for one operation after the other takes longer than doing them. A C compiler takes
-half a second for a small perceptron, and longer for deeper ones; the layers are in `chain.c`.
+less than a second for a small perceptron, and longer for deeper ones; the layers are in `chain.c`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELEMENTWISE: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh_", nn
 # Sums in any order; but infinite and undefined numbers as ever, since they tell that a client diverged.
 LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math")
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
-LARGEST = 2**21  # parameters times samples; with 784 inputs, C is ahead of torch's products at 2.0e6, behind at 2.5e6
+LARGEST = 2**21  # parameters times samples up to about which C is ahead of torch's products (docs/speed.md)
 CALL = """
 _Bool gradients(const real *y, const real *x, const int64_t *label, const real *share, real *g, real *loss, real *room,
                 int64_t clients, int64_t n) {{
