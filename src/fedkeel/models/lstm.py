@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ..errors import FedkeelError, check, is_count
 
+aten = torch.ops.aten
+
 
 class LSTM(nn.Module):
     """`nn.LSTM(batch_first=True)` with the same parameter names, that runs under `vmap`; gives the outputs alone.
@@ -41,6 +43,8 @@ class LSTM(nn.Module):
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
 
     def forward(self, x: Tensor) -> Tensor:
+        if _has_a_kernel(x):
+            return self._by_torch(x)
         x = x.transpose(0, 1)  # time first: a step reads one contiguous block
         for layer in range(self.layers):
             bias = self._own("bias_ih", layer)
@@ -50,6 +54,20 @@ class LSTM(nn.Module):
             gates = nn.functional.linear(x, self._own("weight_ih", layer), bias)
             x = _recur(gates[:, None], self._own("weight_hh", layer)[None])[0][:, 0]
         return x.transpose(0, 1)
+
+    def _by_torch(self, x: Tensor) -> Tensor:
+        """By torch's own kernel, which knows no client axis."""
+        parameters = []
+        for layer in range(self.layers):
+            bias = self._own("bias_ih", layer)
+            other = self._own("bias_hh", layer) if self.biases == 2 else torch.zeros_like(bias)
+            parameters += [self._own("weight_ih", layer), self._own("weight_hh", layer), bias, other]
+        zeros = x.new_zeros(self.layers, len(x), parameters[1].shape[1])
+        biased, dropout, both_ways, batch_first = True, 0.0, False, True
+        outputs: Tensor = torch.lstm(
+            x, (zeros, zeros), parameters, biased, self.layers, dropout, self.training, both_ways, batch_first
+        )[0]
+        return outputs
 
     def _own(self, name: str, layer: int) -> Tensor:
         value: Tensor = getattr(self, f"{name}_l{layer}")
@@ -83,10 +101,11 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # no zeros for what nobody differentiates by
         ctx.save_for_backward(inputs[1], *output)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled():  # with create_graph; what is written in place below would be silently wrong
             raise FedkeelError("fedkeel's LSTM has first derivatives only; use nn.LSTM where a second one is needed.")
         weight, outputs, cells, gates = ctx.saved_tensors
@@ -94,12 +113,13 @@ class _Recurrence(torch.autograd.Function):
         i, f, g, o = torch.split(gates, hidden, -1)
         # All factors that no step has to wait for: d cell / d output, and d gate inputs / d (cell, cell, cell, output)
         bent, slopes = cells.tanh(), torch.empty_like(gates)
-        to_cell = o * (1 - bent * bent)
+        to_cell = aten.tanh_backward(o, bent)
         di, df, dg, do = torch.split(slopes, hidden, -1)
-        torch.mul(g, i * (1 - i), out=di)
-        torch.mul(cells[:-1], (f * (1 - f))[1:], out=df[1:])
-        torch.mul(i, 1 - g * g, out=dg)
-        torch.mul(bent, o * (1 - o), out=do)
+        through_sigmoid, through_tanh = aten.sigmoid_backward.grad_input, aten.tanh_backward.grad_input
+        through_sigmoid(g, i, grad_input=di)
+        through_sigmoid(cells[:-1], f[1:], grad_input=df[1:])
+        through_tanh(i, g, grad_input=dg)
+        through_sigmoid(bent, o, grad_input=do)
         df[0] = 0
         by_cell = slopes.view(*slopes.shape[:-1], 4, hidden)[..., :3, :]
         dh, dc = slope[-1], to_cell[-1] * slope[-1]
@@ -108,7 +128,7 @@ class _Recurrence(torch.autograd.Function):
             do[t].mul_(dh)
             if t > 0:
                 dh = torch.baddbmm(slope[t - 1], slopes[t], weight)
-                dc = (dc * f[t]).addcmul_(dh, to_cell[t - 1])
+                dc.mul_(f[t]).addcmul_(dh, to_cell[t - 1])
         left, right = (v.transpose(0, 1).flatten(1, 2) for v in (slopes[1:], outputs[:-1]))
         return slopes, left.transpose(1, 2) @ right
 
@@ -121,6 +141,12 @@ class _Recurrence(torch.autograd.Function):
         weight = weight.movedim(in_dims[1], 0) if in_dims[1] is not None else _along(weight, 0, clients)
         found = _recur(inputs.flatten(1, 2), weight.flatten(0, 1))
         return tuple(value.view(len(value), clients, -1, *value.shape[2:]) for value in found), (1, 1, 1)
+
+
+def _has_a_kernel(x: Tensor) -> bool:
+    """Whether torch runs all steps by one kernel here, 1 to 2.4 times as fast; else it goes step by step, as we do."""
+    plain = not torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
+    return plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch._C._has_mkldnn
 
 
 def _recur(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
