@@ -207,9 +207,9 @@ def rules(found: Results) -> list[str]:
     cells = {(r["rule"], r["workload"]): spread(r["ratios"], "{:.2f}") for r in found["rows"]}
     kinds = list(dict.fromkeys(r["rule"] for r in found["rows"]))
     told = (
-        "Time per round over FedAvg's, with the same local steps; all are alive at once and take turns round by\n"
-        "round. Extra gradients that a rule asks for are in it; the clients have been there before (where a rule\n"
-        "keeps something of each, a first visit also waits for fresh memory from the system)."
+        "Time per round over that of FedAvg's rounds just before and after it, with the same local steps; the row of\n"
+        "FedAvg itself is noise alone. Extra gradients that a rule asks for are in it; the clients have been there\n"
+        "before (where a rule keeps something of each, a first visit also waits for fresh memory from the system)."
     )
     return [told, "", *table(["rule", *names], [[k, *(cells.get((k, n), "-") for n in names)] for k in kinds])]
 

@@ -78,13 +78,25 @@ class Paced:
         self.thread.join()
 
 
-def rounds_in_turns(task: fk.Task, algorithms: Sequence[str], world: fk.World, turns: int) -> dict[str, list[float]]:
-    """Seconds per round of every algorithm, one value per turn; the first rounds of each are not counted."""
-    paced = {name: Paced(task, name, world) for name in algorithms}
-    found: dict[str, list[float]] = {name: [] for name in algorithms}
-    for _ in range(WARM_UP + turns):
-        for name, each in paced.items():
-            found[name].append(each.round_seconds())
+def ratios_in_turns(
+    task: fk.Task, pairs: Sequence[tuple[str, str]], world: fk.World, seconds: float
+) -> dict[str, list[float]]:
+    """For each (algorithm, base): a round's length over that of the base's rounds just before and after, per turn.
+
+    Turns begin for so many seconds, and three times at least.
+    """
+    paced = {name: Paced(task, name, world) for name in dict.fromkeys(itertools.chain(*pairs))}
+    for each in paced.values():
+        for _ in range(WARM_UP):
+            each.round_seconds()
+    found: dict[str, list[float]] = {name: [] for name, _ in pairs}
+    end = time.perf_counter() + seconds
+    for turn in itertools.count():
+        if turn >= 3 and time.perf_counter() > end:
+            break
+        for name, base in pairs:
+            before, mine, after = (paced[each].round_seconds() for each in (base, name, base))
+            found[name].append(2 * mine / (before + after))
     for each in paced.values():
         each.end()
-    return {name: lengths[WARM_UP:] for name, lengths in found.items()}
+    return found
