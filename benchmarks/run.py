@@ -75,6 +75,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     if given.add:
         results = json.loads(given.results.read_text())
+        if commit() != results["commit"]:
+            results["commit"] = f"{results['commit']}; {', '.join(given.sections)} at {commit()}"
     engines = [] if given.add else [ENGINES[name] for name in given.engines]
     for peer in sorted({engine.peer for engine in engines if engine.peer is not None}):
         if (problem := install(peer)) is not None:

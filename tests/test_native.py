@@ -14,6 +14,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.engine import native
+from fedkeel.engine.compiled import translate
 from fedkeel.engine.gradients import lockstep
 from fedkeel.errors import ClientError, EngineWarning
 
@@ -215,3 +216,25 @@ def test_a_compiler_that_does_not_know_the_machine_is_asked_without(monkeypatch,
     run = fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=True))
     native.build.cache_clear()
     assert "; compiled in " in run.config["engine_reason"]
+
+
+@compiler
+@pytest.mark.parametrize(("wrong", "taken"), [(0, True), (1, True), (3000, False)])
+def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, monkeypatch):
+    """A unit on the other side of its edge is one of many; a whole layer is another gradient."""
+    honest = native.gradients
+
+    def altered(task, model):
+        def gradients(*given):
+            g, loss = honest(task, model)(*given)
+            weights = g[:, : 6 * 3000].view(len(g), 3000, 6)
+            weights[:, :wrong] = 0
+            return g, loss
+
+        return gradients
+
+    monkeypatch.setattr(native, "gradients", altered)
+    task = task_of(lambda: nn.Sequential(nn.Linear(6, 3000), nn.ReLU(), nn.Linear(3000, 4)))
+    made, told = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
+    assert bool(made) is taken
+    assert told.startswith("compiled in" if taken else "compiled gradients differ")

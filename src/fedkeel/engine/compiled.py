@@ -52,8 +52,14 @@ def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], 
 
 
 def _same(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> bool:
-    pairs = zip(got, want, strict=True)
-    return all(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True) for one, other in pairs)
+    """The same losses, and gradients but for a few elements: of many ReLUs one may be so near its edge that a sum in
+    another order puts it on the other side.
+    """
+    (g, loss), (other, value) = got, want
+    if not torch.allclose(loss, value, rtol=1e-3, atol=1e-5, equal_nan=True):
+        return False
+    near = torch.linalg.vector_norm(g - other, dim=1) <= 1e-2 * torch.linalg.vector_norm(other, dim=1)
+    return bool(near.all()) or torch.allclose(g, other, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 class Graph(nn.Module):
