@@ -6,13 +6,10 @@ walking back through it costs more than the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from ..task import Loss, cross_entropy
 from .lean import HOOKS
@@ -21,6 +18,7 @@ aten = torch.ops.aten
 
 # What arrives behind an elementwise layer, made from what arrives before it (d) and the layer's output.
 DERIVATIVE: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Identity: lambda d, output: d,
     nn.ReLU: lambda d, output: aten.threshold_backward(d, output, 0),
     nn.Tanh: lambda d, output: aten.tanh_backward(d, output),
     nn.Sigmoid: lambda d, output: aten.sigmoid_backward(d, output),
@@ -30,15 +28,15 @@ DERIVATIVE: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 class Chain:
     """A chain of layers for many clients at once: `forward` keeps what `backward` needs.
 
-    >>> chain = Chain([nn.Linear(3, 2), nn.Tanh()])
+    >>> chain = Chain(nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
     >>> output, kept = chain.forward(torch.zeros(4, 8), torch.ones(4, 5, 3))
     >>> output.shape, chain.backward(kept, torch.ones_like(output)).shape
     (torch.Size([4, 5, 2]), torch.Size([4, 8]))
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.layers = list(layers)
-        self.sizes = [parameter.numel() for layer in layers for parameter in layer.parameters()]
+    def __init__(self, module: nn.Module) -> None:
+        self.layers = list(_layers(module))
+        self.sizes = [parameter.numel() for parameter in module.parameters()]
 
     def forward(self, vectors: Tensor, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The outputs; and of each layer its input, with the weights (linear) or the output (others)."""
@@ -51,7 +49,8 @@ class Chain:
                 rows = rows @ across if layer.bias is None else torch.baddbmm(next(parts)[:, None], rows, across)
                 x = rows.view(*x.shape[:-1], layer.out_features)
             elif isinstance(layer, nn.Flatten):
-                x = x.flatten(2)
+                first, last = (axis + 1 if axis >= 0 else axis for axis in (layer.start_dim, layer.end_dim))
+                x = x.flatten(first, last)
             else:
                 x = layer(x)
             kept.append((before, weight if isinstance(layer, nn.Linear) else x))
@@ -76,68 +75,27 @@ class Chain:
         return torch.cat(found[::-1], 1)
 
 
-def chain(module: nn.Module, x: Tensor) -> Chain | None:
-    """What the module does to samples as a chain; None for a module that does anything else.
-
-    It is not read from what the module consists of but seen while it runs, so it may be written in any way.
-    """
+def chain(module: nn.Module) -> Chain | None:
+    """The module as a chain; None for a module that is none."""
+    layers = list(_layers(module))
+    if not all(type(layer) in (nn.Linear, nn.Flatten, *DERIVATIVE) for layer in layers):
+        return None
+    if any(not parameter.requires_grad for parameter in module.parameters()):
+        return None
     if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
         return None  # what looks on may also change
-    seen = Seen(x.clone())  # a layer that works in place does not reach the data
-    try:
-        with torch.no_grad(), seen:
-            output = module(seen.last)
-    except Exception:  # whatever it is, it will be heard of when the model is trained
-        return None
-    parameters = list(module.parameters())
-    if seen.more or output is not seen.last or not parameters or any(not p.requires_grad for p in parameters):
-        return None
-    if [id(p) for p in seen.parameters] != [id(p) for p in parameters]:
-        return None  # the vector has what two layers share once, and all in the order of the module
-    return Chain(seen.layers)
+    own = [parameter for layer in layers for parameter in layer.parameters()]
+    if not own or len(own) != len(list(module.parameters())):
+        return None  # what two layers share is in the vector once
+    return Chain(module)
 
 
-RUNS: dict[Any, type[nn.Module]] = {
-    functional.relu: nn.ReLU, torch.relu: nn.ReLU, Tensor.relu: nn.ReLU,
-    torch.tanh: nn.Tanh, Tensor.tanh: nn.Tanh, functional.tanh: nn.Tanh,
-    torch.sigmoid: nn.Sigmoid, Tensor.sigmoid: nn.Sigmoid, functional.sigmoid: nn.Sigmoid,
-}  # fmt: skip
-RESHAPES = (torch.flatten, Tensor.flatten, Tensor.view, Tensor.reshape, torch.reshape)
-ASKS = (Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__)
-
-
-class Seen(TorchFunctionMode):
-    """The layers that samples go through while this looks on, and whether there was anything else (`more`)."""
-
-    def __init__(self, x: Tensor) -> None:
-        super().__init__()
-        self.last, self.more = x, False
-        self.layers: list[nn.Module] = []
-        self.parameters: list[Tensor] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not isinstance(result, Tensor) and (func in ASKS or getattr(func, "__name__", "") == "__get__"):
-            return result  # about a shape or a type
-        layer = self._layer(func, args, kwargs or {}, result)
-        if layer is None or args[0] is not self.last:
-            self.more = True
-        else:
-            self.layers.append(layer)
-            self.last = result
-        return result
-
-    def _layer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> nn.Module | None:
-        if func is functional.linear and len(args) > 1 and set(kwargs) <= {"bias"}:
-            weight, bias = args[1], args[2] if len(args) > 2 else kwargs.get("bias")
-            self.parameters += [weight] if bias is None else [weight, bias]
-            outside, inside = weight.shape
-            return nn.Linear(inside, outside, bias=bias is not None, device="meta")  # its sizes; the numbers are a row
-        if func in RUNS and args:
-            return RUNS[func]()
-        if func in RESHAPES and args and result.ndim > 1 and result.shape == args[0].flatten(1).shape:
-            return nn.Flatten()
-        return None
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _layers(child)
+    else:
+        yield module
 
 
 def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -79,7 +79,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     from torch.export import Dim, export
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    chain, outputs = client_axis.chain(model.module, task.data.x[:2]), outputs_of(model)
+    chain, outputs = client_axis.chain(model.module), outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         loss = mean(losses_of(task, outputs(y, x), target), share)

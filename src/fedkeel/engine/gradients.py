@@ -199,7 +199,7 @@ def lockstep(task: Task, model: FlatModel) -> Plain:
 
     A chain of plain layers is a few matrix products; vmap follows any other module, at a price per step.
     """
-    chain, slope = client_axis.chain(model.module, task.data.x[:2]), client_axis.slope(task.loss)
+    chain, slope = client_axis.chain(model.module), client_axis.slope(task.loss)
     outputs = outputs_of(model)
 
     def by_hand(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
             return "serial", f"batched was asked for, but {why_not}"
         if mode == "batched":
             return "batched", "as asked"
-        bound = LARGEST if client_axis.chain(model.module, task.data.x[:2]) is None else LARGEST_CHAIN
+        bound = LARGEST if client_axis.chain(model.module) is None else LARGEST_CHAIN
         if model.size <= bound:
             return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {bound:,}"
         return "serial", f"{model.size:,} parameters > {bound:,}"
