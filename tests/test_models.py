@@ -146,6 +146,41 @@ def test_lstm_along_the_client_axis_is_one_client_at_a_time(shared, dtype):
         near(mine, expected)
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 2), (2, 4, 7), (2, 2, 4, 3)])
+def test_lstm_refuses_samples_of_another_width(shape):
+    """torch's kernel, called as it is, would read beyond them."""
+    with pytest.raises(RuntimeError):
+        models.LSTM(3, 5)(torch.randn(shape))
+
+
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "weight_ih_l1", "bias_hh_l1"])
+def test_lstm_with_a_parameter_of_another_shape_is_not_left_to_the_kernel(name):
+    model = models.LSTM(3, 5, 2)
+    setattr(model, name, nn.Parameter(getattr(model, name)[:10].clone()))
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 4, 3))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3)])
+def test_lstm_of_nothing_is_nothing(shape):
+    assert models.LSTM(3, 5)(torch.zeros(shape)).shape == (*shape[:2], 5)
+
+
+def test_lstm_that_nothing_comes_back_to_has_no_derivative():
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, d):
+            return None
+
+    model = models.LSTM(3, 5).double()
+    Stop.apply(model(torch.randn(2, 4, 3).double())).sum().backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_lstm_refuses_second_derivatives_it_does_not_have():
     model, x = models.LSTM(2, 3).double(), torch.randn(1, 2, 2, dtype=torch.double, requires_grad=True)
     with pytest.raises(fk.FedkeelError, match="LSTM has first derivatives only"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.engine import native
+from fedkeel.engine import compiled, native
 from fedkeel.engine.compiled import translate
 from fedkeel.engine.gradients import lockstep
 from fedkeel.errors import ClientError, EngineWarning
@@ -227,8 +227,7 @@ def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, 
     def altered(task, model):
         def gradients(*given):
             g, loss = honest(task, model)(*given)
-            weights = g[:, : 6 * 3000].view(len(g), 3000, 6)
-            weights[:, :wrong] = 0
+            g[:, : 6 * 3000].view(len(g), 3000, 6)[:, :wrong] = 0
             return g, loss
 
         return gradients
@@ -238,3 +237,15 @@ def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, 
     made, told = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
     assert bool(made) is taken
     assert told.startswith("compiled in" if taken else "compiled gradients differ")
+
+
+def test_gradients_are_compared_parameter_by_parameter_and_only_where_they_are_numbers():
+    loss, want = torch.ones(2, 1), torch.cat([1e-3 * torch.ones(2, 6), torch.ones(2, 600)], 1)
+
+    def same(change, among=want):
+        return compiled._same((change(among.clone()), loss), (among, loss), [6, 600])
+
+    assert same(lambda g: g) and same(lambda g: g.index_fill(1, torch.tensor([50]), 0.9))
+    assert not same(lambda g: g * torch.cat([-torch.ones(6), torch.ones(600)]))  # a small parameter, turned round
+    assert not same(lambda g: 0 * g, 1e30 * want) and not same(lambda g: g.nan_to_num(), want / 0)
+    assert same(lambda g: g, want * torch.nan)

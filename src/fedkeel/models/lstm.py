@@ -33,17 +33,19 @@ class LSTM(nn.Module):
         check(biases in (1, 2), self, "biases", "1 or 2", biases)
         self.layers, self.biases = layers, biases
         bound = 1 / math.sqrt(hidden)
-        for layer in range(layers):
-            wide = features if layer == 0 else hidden
-            shapes = {"weight_ih": (4 * hidden, wide), "weight_hh": (4 * hidden, hidden), "bias_ih": (4 * hidden,)}
-            if biases == 2:
-                shapes["bias_hh"] = (4 * hidden,)
-            for name, shape in shapes.items():
-                values = torch.empty(shape).uniform_(-bound, bound)
-                self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
+        for name, shape in self._shapes(features, hidden).items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+
+    def _shapes(self, features: int, hidden: int) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer in range(self.layers):
+            shapes[f"weight_ih_l{layer}"] = (4 * hidden, hidden if layer else features)
+            shapes[f"weight_hh_l{layer}"] = (4 * hidden, hidden)
+            shapes |= {f"{name}_l{layer}": (4 * hidden,) for name in ("bias_ih", "bias_hh")[: self.biases]}
+        return shapes
 
     def forward(self, x: Tensor) -> Tensor:
-        if _has_a_kernel(x):
+        if _has_a_kernel(x) and self._fits(x):
             return self._by_torch(x)
         x = x.transpose(0, 1)  # time first: a step reads one contiguous block
         for layer in range(self.layers):
@@ -54,6 +56,16 @@ class LSTM(nn.Module):
             gates = nn.functional.linear(x, self._own("weight_ih", layer), bias)
             x = _recur(gates[:, None], self._own("weight_hh", layer)[None])[0][:, 0]
         return x.transpose(0, 1)
+
+    def _fits(self, x: Tensor) -> bool:
+        """Whether these are samples for these parameters: the kernel takes it for granted, and reads on beyond."""
+        if x.ndim != 3 or not x.numel():
+            return False
+        for name, shape in self._shapes(x.shape[-1], self._own("weight_hh", 0).shape[-1]).items():
+            own: Tensor = getattr(self, name)
+            if own.shape != shape or own.dtype != x.dtype or own.device != x.device:
+                return False
+        return True
 
     def _by_torch(self, x: Tensor) -> Tensor:
         """By torch's own kernel, which knows no client axis."""
@@ -105,9 +117,11 @@ class _Recurrence(torch.autograd.Function):
         ctx.save_for_backward(inputs[1], *output)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, slope: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None]:
         if torch.is_grad_enabled():  # with create_graph; what is written in place below would be silently wrong
             raise FedkeelError("fedkeel's LSTM has first derivatives only; use nn.LSTM where a second one is needed.")
+        if slope is None:
+            return None, None
         weight, outputs, cells, gates = ctx.saved_tensors
         hidden = weight.shape[-1]
         i, f, g, o = torch.split(gates, hidden, -1)
@@ -145,7 +159,8 @@ class _Recurrence(torch.autograd.Function):
 
 def _has_a_kernel(x: Tensor) -> bool:
     """Whether torch runs all steps by one kernel here, 1 to 2.4 times as fast; else it goes step by step, as we do."""
-    plain = not torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
+    tracing = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    plain = not tracing and not torch._C._are_functorch_transforms_active()
     return plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch._C._has_mkldnn
 
 
