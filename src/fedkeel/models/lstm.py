@@ -158,7 +158,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _has_a_kernel(x: Tensor) -> bool:
-    """Whether torch runs all steps by one kernel here, 1 to 2.4 times as fast; else it goes step by step, as we do."""
+    """Whether torch runs all steps by one kernel here; elsewhere it would go step by step, as we do."""
     tracing = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     plain = not tracing and not torch._C._are_functorch_transforms_active()
     return plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch._C._has_mkldnn
