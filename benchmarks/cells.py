@@ -1,52 +1,104 @@
-"""One cell of a table: a process is started, watched and, past its cap, ended."""
+"""Cells of a table: processes are started, take turns, are watched and, past their caps, ended."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VENVS, DATA, REQUIREMENTS = HERE / ".venvs", HERE / ".data", HERE / "requirements"
 PATIENCE = 900.0  # seconds for one step of an installation
+TURNS = "{turns}"  # in a cell's arguments: where it asks for its next turn
 EVERY = 0.5  # seconds between two looks at the memory
 
 
-def run(python: str, module: str, arguments: Sequence[str], cap: float) -> dict[str, Any]:
-    """The line of JSON that `python -m module` prints, with the peak memory; or {"error": one line}."""
-    paths = [str(HERE)] + ([str(HERE.parent / "src")] if python == sys.executable else [])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as told:
-        process = subprocess.Popen(
-            [python, "-m", module, *arguments], cwd=HERE, env=environment, stdout=out, stderr=told,
-            start_new_session=True,
+class Cell:
+    """A process that plays when it is its turn; also one that knows of no turns, and plays on to its end."""
+
+    def __init__(self, python: str, module: str, arguments: Sequence[str], cap: float) -> None:
+        self.cap, self.spent, self.peak = cap, 0.0, 0  # seconds it may take, and has; bytes
+        self.files = ExitStack()
+        self.out = self.files.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - `close` does
+        self.told = self.files.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+        turns = str(Path(self.files.enter_context(tempfile.TemporaryDirectory()), "turns"))
+        self.line: socket.socket | None = None
+        self.door = self.files.enter_context(socket.socket(socket.AF_UNIX))
+        self.door.bind(turns)
+        self.door.listen(1)
+        self.door.settimeout(EVERY)
+        paths = [str(HERE)] + ([str(HERE.parent / "src")] if python == sys.executable else [])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
+        self.process = subprocess.Popen(
+            [python, "-m", module, *(text.replace(TURNS, turns) for text in arguments)],
+            cwd=HERE, env=environment, stdout=self.out, stderr=self.told, start_new_session=True,
         )  # fmt: skip
-        peak, began = 0, time.monotonic()
-        try:
-            while process.poll() is None and time.monotonic() - began < cap:
-                peak = max(peak, tree_memory(process.pid))
-                try:
-                    process.wait(EVERY)
-                except subprocess.TimeoutExpired:
-                    continue
-            capped = process.poll() is None
-        finally:
-            end(process)
-        out.seek(0), told.seek(0)
-        lines = [line for line in out.read().splitlines() if line.startswith("{")]
-        errors = told.read().strip().splitlines()
-    if capped:
-        return {"error": f"over the cap of {cap:g} s"}
-    if process.returncode or not lines:
-        return {"error": errors[-1][:200] if errors else f"exit code {process.returncode}, and no word"}
-    return {**json.loads(lines[-1]), "memory_mb": peak / 2**20}
+
+    def turn(self) -> bool:
+        """Let it play until it asks for its next turn; False if it has ended, or is past its cap."""
+        began = time.monotonic()
+        if self.line is not None:
+            with suppress(ConnectionError):  # it ended in between
+                self.line.sendall(b".")
+        while self.process.poll() is None and self.spent + time.monotonic() - began < self.cap:
+            self.peak = max(self.peak, tree_memory(self.process.pid))
+            try:
+                if self.line is None:
+                    self.line = self.files.enter_context(self.door.accept()[0])
+                    self.line.settimeout(EVERY)
+                if self.line.recv(1):
+                    self.spent += time.monotonic() - began
+                    return True
+                self.process.wait(EVERY)  # it has hung up, and ends
+            except (TimeoutError, ConnectionError, subprocess.TimeoutExpired):
+                continue
+        return False
+
+    def close(self) -> dict[str, Any]:
+        """The line of JSON it printed, with the peak memory; or {"error": one line}. Ends it if need be."""
+        capped = self.process.poll() is None
+        end(self.process)
+        with self.files:
+            self.out.seek(0), self.told.seek(0)
+            lines = [line for line in self.out.read().splitlines() if line.startswith("{")]
+            errors = self.told.read().strip().splitlines()
+        if capped:
+            return {"error": f"over the cap of {self.cap:g} s"}
+        if self.process.returncode or not lines:
+            return {"error": errors[-1][:200] if errors else f"exit code {self.process.returncode}, and no word"}
+        return {**json.loads(lines[-1]), "memory_mb": self.peak / 2**20}
+
+
+def in_turns(cells: Iterable[Cell]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, what came out) of each, as they finish: one starts after another, then they take turns."""
+    playing: dict[int, Cell] = {}
+    try:
+        for number, cell in enumerate(cells):
+            playing[number] = cell
+            if not cell.turn():
+                yield number, playing.pop(number).close()
+        while playing:
+            for number, cell in list(playing.items()):
+                if not cell.turn():
+                    yield number, playing.pop(number).close()
+    finally:
+        for cell in playing.values():
+            cell.close()
+
+
+def run(python: str, module: str, arguments: Sequence[str], cap: float) -> dict[str, Any]:
+    """The same for one process alone."""
+    ((_, found),) = in_turns([Cell(python, module, arguments, cap)])
+    return found
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

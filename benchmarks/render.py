@@ -97,9 +97,9 @@ def page(results: Results) -> str:
         "![Speed over the best naive loop](speed.svg)",
         "",
         "FedAvg, client SGD with momentum 0.9, mean weighted by samples, random data in memory, no evaluation while",
-        "time is taken. Engines take turns within a pass; a ratio compares with the best naive loop (deepcopy,",
-        "DataLoader, torch.optim.SGD; one thread or two) of the same pass. A number is the median over passes, in",
-        "brackets the range. Where ranges overlap, the order is not known. Slow engines ran in fewer passes.",
+        "time is taken. Engines take turns within a pass, second by second (slow ones, which ran in fewer passes,",
+        "come after the others); a ratio compares with the best naive loop (deepcopy, DataLoader, torch.optim.SGD;",
+        "one thread or two) of the same pass. A number is the median over passes, in brackets the range.",
         f"{FLOOR.capitalize()}: forward and backward passes on all cores, nothing learned or sent.",
         "",
         *table(

@@ -68,6 +68,16 @@ def test_the_runner_measures_naive_and_fedkeel_end_to_end(tmp_path):
     assert "| fedkeel, any model |" in (tmp_path / "docs" / "speed.md").read_text()
 
 
+def test_processes_take_turns_after_their_first_rounds(bench, monkeypatch, tmp_path):
+    turn, order = bench.cells.Cell.turn, []
+    monkeypatch.setattr(bench.cells.Cell, "turn", lambda self: (order.append(self.process.pid), turn(self))[1])
+    bench.workloads.store(bench.workloads.WORKLOADS["W1"], tmp_path)
+    asked = ["W1", str(tmp_path), "--seconds", "1.5", "--turns", bench.cells.TURNS]
+    found = dict(bench.cells.in_turns(bench.cells.Cell(sys.executable, "drivers.naive", asked, 60) for _ in range(2)))
+    assert sorted(found) == [0, 1] and not any("error" in each for each in found.values())
+    assert order[0] != order[1] and order[:4] == order[:2] * 2  # one starts, then the other; they go on by turns
+
+
 def test_a_process_that_fails_or_hangs_is_told_in_one_line(bench, tmp_path):
     told = bench.cells.run(sys.executable, "drivers.naive", ["W1", str(tmp_path)], cap=60)
     assert "error" in told and "\n" not in told["error"]

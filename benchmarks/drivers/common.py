@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import socket
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,22 +15,39 @@ from pathlib import Path
 
 from workloads import WORKLOADS, Data, Workload, load
 
+TURN = 1.0  # seconds, and at least one round, until others have theirs
+
 
 class Clock:
-    """Notes when rounds end, and says when there are enough: `seconds` after the first round, and two at least."""
+    """Times rounds, in turns with other processes; enough is `seconds` of them after the first, and one at least."""
 
-    def __init__(self, launched: float, seconds: float) -> None:
+    def __init__(self, launched: float, seconds: float, turns: str | None = None) -> None:
         self.launched, self.seconds = launched, seconds
-        self.ends: list[float] = []
+        self.startup: float | None = None  # seconds from the launch to the end of the first round
+        self.lengths: list[float] = []  # of every round after that
+        self.line = None if turns is None else socket.socket(socket.AF_UNIX)
+        if self.line is not None:
+            self.line.connect(turns)
+
+    @property
+    def rounds(self) -> int:
+        """How many have been played."""
+        return len(self.lengths) + (self.startup is not None)
 
     def round_done(self) -> bool:
         """Call after every round; True means stop."""
-        self.ends.append(time.time())
-        return len(self.ends) >= 2 and self.ends[-1] - self.ends[0] >= self.seconds
-
-    def lengths(self) -> list[float]:
-        """Seconds of every round after the first, which belongs to the start-up."""
-        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+        now = time.perf_counter()
+        if self.startup is None:
+            self.startup, self.turn = time.time() - self.launched, -math.inf
+        else:
+            self.lengths.append(now - self.began)
+        enough = bool(self.lengths) and sum(self.lengths) >= self.seconds
+        self.began = now
+        if self.line is not None and not enough and now - self.turn >= TURN:
+            self.line.sendall(b".")  # the others' turn
+            self.line.recv(1)
+            self.began = self.turn = time.perf_counter()
+        return enough
 
 
 Options = dict[str, str]
@@ -48,10 +67,11 @@ def main(drive: Drive, packages: Sequence[str], quiet: bool = False) -> None:
     parser.add_argument("data", type=Path, help="folder with the workloads' data")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--launched", type=float, default=time.time(), help="when the process was started")
+    parser.add_argument("--turns", help="the socket to ask for the next turn; without one, nobody else plays")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()
     work = WORKLOADS[given.workload]
-    clock = Clock(given.launched, given.seconds)
+    clock = Clock(given.launched, given.seconds, None if quiet else given.turns)
     options = dict(text.split("=", 1) for text in given.option)
     losses = drive(work, load(work, given.data), clock, options)
     line = json.dumps(report(work, clock, losses, packages))
@@ -64,10 +84,10 @@ def report(work: Workload, clock: Clock, losses: Losses | None, packages: Sequen
     if losses is not None and not losses[1] < losses[0]:
         raise SystemExit("the loss went from {:.4f} to {:.4f}: this driver did not train".format(*losses))
     return {
-        "steps_per_s": work.steps_per_round / statistics.median(clock.lengths()),
-        "rounds": len(clock.ends),
-        "steps": len(clock.ends) * work.steps_per_round,
-        "startup_s": clock.ends[0] - clock.launched,
+        "steps_per_s": work.steps_per_round / statistics.median(clock.lengths),
+        "rounds": clock.rounds,
+        "steps": clock.rounds * work.steps_per_round,
+        "startup_s": clock.startup,
         "losses": losses,
         "versions": {name: _version(name) for name in packages},
     }

@@ -65,7 +65,7 @@ def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:
     before = float(loss(params, x, y))
     while not stop:
         cohort = rng.choice(work.clients, work.cohort, replace=False)
-        keys = jax.random.split(jax.random.PRNGKey(len(clock.ends)), work.cohort)
+        keys = jax.random.split(jax.random.PRNGKey(clock.rounds), work.cohort)
         state, _ = algorithm.apply(state, [(int(c), users[c], key) for c, key in zip(cohort, keys, strict=True)])
         jax.block_until_ready(state.params)
         stop = clock.round_done()

@@ -79,24 +79,20 @@ class Paced:
 
 
 def ratios_in_turns(
-    task: fk.Task, pairs: Sequence[tuple[str, str]], world: fk.World, seconds: float
+    task: fk.Task, pairs: Sequence[tuple[str, str]], world: fk.World, turns: int
 ) -> dict[str, list[float]]:
-    """For each (algorithm, base): a round's length over that of the base's rounds just before and after, per turn.
-
-    Turns begin for so many seconds, and three times at least.
-    """
+    """For each (algorithm, base): a round's length over that of the base's rounds just before and after, per turn."""
     paced = {name: Paced(task, name, world) for name in dict.fromkeys(itertools.chain(*pairs))}
     for each in paced.values():
         for _ in range(WARM_UP):
             each.round_seconds()
     found: dict[str, list[float]] = {name: [] for name, _ in pairs}
-    end = time.perf_counter() + seconds
-    for turn in itertools.count():
-        if turn >= 3 and time.perf_counter() > end:
-            break
+    for _ in range(turns):
+        played, length = "", 0.0  # the last base, whose round stands between two algorithms and serves both
         for name, base in pairs:
-            before, mine, after = (paced[each].round_seconds() for each in (base, name, base))
-            found[name].append(2 * mine / (before + after))
+            before = length if base == played else paced[base].round_seconds()
+            mine, played, length = paced[name].round_seconds(), base, paced[base].round_seconds()
+            found[name].append(2 * mine / (before + length))
     for each in paced.values():
         each.end()
     return found

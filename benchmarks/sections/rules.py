@@ -18,19 +18,19 @@ from sections.common import arguments, ratios_in_turns
 RULES = ("fedavg", "ghbm", "localghbm", "fedhbm", "scaffold", "feddyn", "fedprox", "mimelite", "deltasgd")
 PAIRS = [("gel", "fedavgcm"), *((rule, "fedavg") for rule in RULES)]
 NAMES = ("W2", "W3", "W4", "W5")
-SECONDS = 300.0  # for each workload
-CLIENTS, COHORT = 8, 4  # small rounds with the workload's own steps, and clients that have been there before
+TURNS = 15  # rounds of every rule
 
 
 def costs(name: str, folder: Path) -> dict[str, list[float]]:
     """A round's length over FedAvg's, one value per turn, of every rule."""
     work = WORKLOADS[name]
     data = load(work, folder)
-    last = data.offsets[CLIENTS]
-    federated = fk.FederatedData(*(part[:last] for part in tensors(data)), data.offsets[: CLIENTS + 1])
+    clients = 2 * work.cohort  # few, so that they have been there before
+    last = data.offsets[clients]
+    federated = fk.FederatedData(*(part[:last] for part in tensors(data)), data.offsets[: clients + 1])
     task = fk.Task(lambda: model(name), fk.cross_entropy, federated, batch_size=work.batch, lr=1e-3)
-    world = fk.World(COHORT, fk.FixedSteps(work.steps), expected_steps=work.steps + 5, sampler="cyclic")
-    return ratios_in_turns(task, PAIRS, world, SECONDS)
+    world = fk.World(work.cohort, fk.FixedSteps(work.steps), expected_steps=work.steps + 5, sampler="cyclic")
+    return ratios_in_turns(task, PAIRS, world, TURNS)
 
 
 if __name__ == "__main__":
