@@ -1,5 +1,6 @@
 """`compile=True`: the gradients of a group of clients, translated once into machine code.
 
+Where clients run one at a time, only LSTM layers are (`recurrent.py`). Where they run in lockstep:
 A chain of plain layers becomes C (`native.py`). Any other model is left to torch's compiler, which takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
@@ -21,10 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
+from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
-from . import client_axis, native
-from .gradients import Plain, lockstep, losses_of, mean, outputs_of
+from . import client_axis, native, recurrent
+from .gradients import Plain, Serial, lockstep, losses_of, mean, outputs_of
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
 MOST = 2**20  # clients, or samples in a batch
@@ -48,8 +50,38 @@ def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], 
             if not all(_same(made[0](*sample), plain(*sample), parts) for sample in samples):
                 return [], "compiled gradients differ from the others"
     except Exception as error:  # no compiler, or a model it cannot follow
-        return [], str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        return [], _first_line(error)
     return made, f"compiled in {time.perf_counter() - began:.1f} s"
+
+
+def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
+    """(whether layers of the model run by C one client at a time, how long it took), or (False, why they do not)."""
+    began = time.perf_counter()
+    as_ever, made = model.replica(), model.replica()
+    layers, parts = recurrent.lstms(made), [parameter.numel() for parameter in model.module.parameters()]
+    if not layers:
+        return False, "clients run one at a time here, and the model has no LSTM that C would be faster with"
+    try:
+        compiled = [recurrent.Compiled(layer) for layer in layers]
+        for n in (1, 3):
+            batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
+            found = []
+            for each in (made, as_ever):
+                with torch.random.fork_rng(devices=[]):  # what is drawn, both draw
+                    torch.manual_seed(0)
+                    serial = Serial(task, each)
+                    found.append(serial(serial.start(model.flat, 1), batch))
+            if not _same(found[0], found[1], parts):
+                return False, "compiled gradients differ from the others"
+        if not any(layer.ran for layer in compiled):
+            return False, "the model runs its LSTM in a way that was not written in C"
+    except Exception as error:
+        return False, _first_line(error)
+    return True, f"{type(layers[0]).__name__} compiled in {time.perf_counter() - began:.1f} s"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
 
 def _same(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], sizes: list[int]) -> bool:

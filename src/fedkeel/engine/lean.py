@@ -85,7 +85,7 @@ class Direct:
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        if weight is not self.weight or not torch.is_grad_enabled() or _special(input):
+        if weight is not self.weight or not torch.is_grad_enabled() or special(input):
             return nn.functional.linear(input, weight, bias)
         rows: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, self)  # type: ignore[no-untyped-call]
         return rows if input.ndim == 2 else rows.view(*input.shape[:-1], -1)
@@ -112,7 +112,7 @@ class Direct:
             self.weight.grad = None
 
 
-def _special(x: Tensor) -> bool:
+def special(x: Tensor) -> bool:
     """Whether more than plain autograd looks on: mixed precision, torch.func, torch.compile."""
     functional = torch._C._are_functorch_transforms_active()
     return functional or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()

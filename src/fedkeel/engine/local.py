@@ -28,10 +28,11 @@ from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part, Slots
 from ..world import Ints
-from .compiled import translate
+from .compiled import translate, translate_layers
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
 from .lean import lean
 from .probe import probe
+from .recurrent import Compiled, lstms
 
 if TYPE_CHECKING:
     from ..memory import Memories
@@ -184,8 +185,9 @@ class Local:
 
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
-    default 1 or 64 clients. compile: translate the batched gradients into machine code first, by a C compiler for a
-    chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer).
+    default 1 or 64 clients. compile: translate into machine code first; the batched gradients by a C compiler for a
+    chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer); where
+    clients run one at a time, LSTM layers (two seconds).
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -226,14 +228,19 @@ class Local:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
         fast: Sequence[Plain | None] = []
-        told = "clients run one at a time here" if mode == "serial" else "clients differ in size"
-        if self.compile and mode == "batched" and not levels:
-            fast, told = translate(task, model, workers)
-            reason += f"; {told}" if fast else f"; not compiled: {told}"
-        if self.compile and not fast:
+        layers, told = False, "clients differ in size"
+        if self.compile and not levels:
+            if mode == "batched":
+                fast, told = translate(task, model, workers)
+            else:
+                layers, told = translate_layers(task, model)
+            reason += f"; {told}" if fast or layers else f"; not compiled: {told}"
+        if self.compile and not fast and not layers:
             warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
         made = [Worker(task, model.replica(), mode, seed, plain) for plain in fast or [None] * workers]
         for worker in made:
+            for layer in lstms(worker.model) if layers else ():
+                Compiled(layer)
             worker.levels = [
                 Worker(task, level.model.replica(), mode, seed, flops=level.flops) if level else None
                 for level in levels

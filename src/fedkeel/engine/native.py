@@ -16,7 +16,6 @@ from functools import cache
 from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,8 @@ from .gradients import Plain, lockstep
 REAL = {torch.float32: "float", torch.float64: "double"}
 ELEMENTWISE: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh_", nn.Sigmoid: "sigmoid"}
 # Sums in any order; but infinite and undefined numbers as ever, since they tell that a client diverged.
-LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math")
+EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
+LOOSE = (*EXACT, "-fassociative-math")
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
 LARGEST = 2**21  # parameters times samples up to about which C is ahead of torch's products (docs/speed.md)
 CALL = """
@@ -58,7 +58,8 @@ def gradients(task: Task, model: FlatModel) -> Plain | None:
         return None
     inputs, real = x[0].numel(), flat.dtype
     text, room = source(chain.layers, inputs, real)
-    run, otherwise = build(text), lockstep(task, model)
+    run, otherwise = build(text, LOOSE).gradients, lockstep(task, model)
+    run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
 
     def fits(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:
         """C looks at no type and no shape; what a task or a rule changed on the way is torch's to do, or to refuse."""
@@ -115,21 +116,19 @@ def source(layers: list[nn.Module], inputs: int, dtype: torch.dtype) -> tuple[st
 
 
 @cache
-def build(text: str) -> Any:
-    """The function that this C defines: compiled once for all arms and seeds."""
+def build(text: str, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """What this C defines: compiled once for all arms and seeds."""
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
     if compiler is None:
         raise RuntimeError("no C compiler found (cc, gcc or clang)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # where what is loaded cannot be removed
-        written, made = Path(folder) / "gradients.c", Path(folder) / "gradients.so"
+        written, made = Path(folder) / "written.c", Path(folder) / "made.so"
         written.write_text(text)
         for tuned in TUNED:
-            flags = ("-O3", tuned, *LOOSE, "-fPIC", "-shared", "-o", str(made), str(written), "-lm")
-            done = subprocess.run([*shlex.split(compiler), *flags], capture_output=True, text=True, timeout=600)
+            asked = ("-O3", tuned, *flags, "-fPIC", "-shared", "-o", str(made), str(written), "-lm")
+            done = subprocess.run([*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=600)
             if done.returncode == 0:
                 break
         else:
             raise RuntimeError(f"{compiler} failed: {(done.stderr.strip() or 'without a word').splitlines()[0]}")
-        run = ctypes.CDLL(str(made)).gradients
-    run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
-    return run
+        return ctypes.CDLL(str(made))

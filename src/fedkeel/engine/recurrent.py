@@ -1,0 +1,126 @@
+"""`compile=True` where clients run one at a time: LSTM layers by compiled C (`recurrent.c`).
+
+A client's batches are small, and libraries' LSTMs are made for large ones: theirs spend most of the time on products of
+few rows. The rest of the model stays torch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..flat import FlatModel
+from ..models.lstm import LSTM
+from .lean import special
+from .native import EXACT, build
+
+WIDEST = 256  # hidden units up to which C is ahead of torch's kernel, which lays out large weights better
+
+
+def lstms(model: FlatModel) -> list[LSTM | nn.LSTM]:
+    """The model's layers that C can take over: LSTMs one way through time, with nothing between their layers."""
+    found: list[LSTM | nn.LSTM] = []
+    for layer in model.module.modules():
+        plain = type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout)
+        if isinstance(layer, LSTM | nn.LSTM) and (plain or type(layer) is LSTM):
+            found += [layer] if _weights(layer, 0)[1].shape[-1] <= WIDEST else []
+    return found if model.flat.dtype == torch.float32 and model.flat.device.type == "cpu" else []
+
+
+class Compiled:
+    """An LSTM layer that runs by C on whatever that was written for; everything else goes the way it went."""
+
+    def __init__(self, layer: LSTM | nn.LSTM) -> None:
+        self.layer, self.otherwise, self.ran = layer, layer.forward, False
+        self.ours = isinstance(layer, LSTM)
+        self.count = layer.layers if isinstance(layer, LSTM) else layer.num_layers
+        self.samples_first = isinstance(layer, LSTM) or layer.batch_first
+        library()
+        layer.forward = self.forward  # type: ignore[method-assign]
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        weights = [_weights(self.layer, k) for k in range(self.count)]
+        if len(given) != 1 or named or not _fits(given[0], weights):
+            return self.otherwise(*given, **named)
+        self.ran = True
+        x, last = (given[0].transpose(0, 1) if self.samples_first else given[0]).contiguous(), []
+        for by, own, *biases in weights:
+            bias = biases[0] + biases[1] if len(biases) == 2 else biases[0] if biases else None
+            x, cell = _Layer.apply(x, by, own, bias)  # type: ignore[no-untyped-call]
+            last.append((x[-1], cell))
+        outputs = x.transpose(0, 1) if self.samples_first else x
+        return outputs if self.ours else (outputs, tuple(torch.stack(part) for part in zip(*last, strict=True)))
+
+
+def _weights(layer: nn.Module, number: int) -> list[Tensor]:
+    """W_in, W and what it has of biases."""
+    names = (f"{name}_l{number}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    return [getattr(layer, name) for name in names if hasattr(layer, name)]
+
+
+def _fits(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether these are samples for these weights, as C takes for granted."""
+    if not isinstance(x, Tensor) or x.ndim != 3 or not x.numel() or special(x):
+        return False
+    width, hidden = x.shape[-1], weights[0][1].shape[-1]
+    for by, own, *biases in weights:
+        if by.shape != (4 * hidden, width) or own.shape != (4 * hidden, hidden):
+            return False
+        if any(bias.shape != (4 * hidden,) for bias in biases):
+            return False
+        width = hidden
+    every = (x, *(part for layer in weights for part in layer))
+    return all(part.dtype == torch.float32 and part.device.type == "cpu" for part in every)
+
+
+class _Layer(torch.autograd.Function):
+    """(outputs `[steps, n, hidden]`, the last step's cells) of inputs `[steps, n, features]`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: Tensor, own: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        (steps, n, features), hidden = x.shape, own.shape[1]
+        by, own, bias = by.contiguous(), own.contiguous(), None if bias is None else bias.contiguous()
+        gates, outputs = x.new_empty(steps, n, 4 * hidden), x.new_empty(steps, n, hidden)
+        cells, room = torch.empty_like(outputs), x.new_empty(library().room(n, features, hidden))
+        at = (None if part is None else part.data_ptr() for part in (x, by, own, bias, gates, cells, outputs, room))
+        library().forward(steps, n, features, hidden, *at)
+        ctx.save_for_backward(x, by, own, gates, cells, outputs)
+        ctx.set_materialize_grads(False)
+        return outputs, cells[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor | None, by_cell: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, by, own, gates, cells, outputs = ctx.saved_tensors
+        (steps, n, features), hidden = x.shape, own.shape[1]
+        if slope is None:
+            slope = x.new_zeros(hidden).expand(steps, n, hidden)
+        elif slope.stride(2) != 1:
+            slope = slope.contiguous()
+        dc = x.new_zeros(n, hidden) if by_cell is None else by_cell.clone(memory_format=torch.contiguous_format)
+        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        d_by, d_own, d_bias = torch.empty_like(by), torch.empty_like(own), own.new_empty(4 * hidden)
+        room = x.new_empty(library().room(n, features, hidden))
+        given = (part.data_ptr() for part in (x, by, own, gates, cells, outputs, slope))
+        made = (None if part is None else part.data_ptr() for part in (dc, dx, d_by, d_own, d_bias, room))
+        library().backward(steps, n, features, hidden, *given, slope.stride(0), slope.stride(1), *made)
+        return dx, d_by, d_own, d_bias if ctx.needs_input_grad[3] else None
+
+
+@cache
+def library() -> Any:
+    """The functions of `recurrent.c`."""
+    found = build(files(__package__).joinpath("recurrent.c").read_text(), EXACT)
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    found.room.argtypes, found.room.restype = [number] * 3, number
+    found.forward.argtypes, found.forward.restype = [number] * 4 + [pointer] * 8, None
+    found.backward.argtypes = [number] * 4 + [pointer] * 7 + [number] * 2 + [pointer] * 6
+    found.backward.restype = None
+    return found
