@@ -104,10 +104,10 @@ def run(python: str, module: str, arguments: Sequence[str], cap: float) -> dict[
 def end(process: subprocess.Popen[bytes]) -> None:
     """End this process and all it started."""
     for pid in reversed(descendants(process.pid)):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    with suppress(ProcessLookupError):  # those whose parent has ended, if they stayed in its session
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -115,12 +115,9 @@ def descendants(pid: int) -> list[int]:
     """This process and those below it, parents first."""
     found, place = [pid], 0
     while place < len(found):
-        tasks = Path(f"/proc/{found[place]}/task")
-        try:
-            for task in tasks.iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
-            pass
+        for children in Path(f"/proc/{found[place]}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                found += [int(child) for child in children.read_text().split()]
         place += 1
     return found
 

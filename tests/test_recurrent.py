@@ -80,6 +80,30 @@ def test_large_inputs_saturate_and_what_is_no_number_stays_none():
         assert torch.equal(outputs.isnan(), want.isnan()) and not outputs[0, 1].isnan().any()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_weight_that_is_no_number_shows_from_the_first_step(bad):
+    layer, exact = pair(2, 7)
+    with torch.no_grad():
+        for each in (layer, exact):
+            each.weight_hh_l0[3, 2] = bad
+    x = torch.randn(4, 2, 2)
+    assert torch.equal(layer(x)[0].isnan(), exact(x.double())[0].isnan())
+
+
+def test_an_evaluation_goes_the_way_it_went():
+    layer, _ = pair(3, 4)
+    plain, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    plain.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        assert torch.equal(layer(x)[0], plain(x)[0]) and not layer.forward.__self__.ran
+
+
+def test_a_second_derivative_is_refused():
+    layer, _ = pair(3, 4)
+    with pytest.raises(fk.FedkeelError, match="first derivatives only"):
+        torch.autograd.grad(layer(torch.randn(5, 2, 3))[0].sum(), list(layer.parameters()), create_graph=True)
+
+
 def test_what_it_was_not_written_for_goes_the_way_it_went():
     layer, exact = pair(3, 4)
     compiled, x = layer.forward.__self__, torch.randn(5, 2, 3)
@@ -128,7 +152,18 @@ def reading(make):
     return fk.Task(make, fk.cross_entropy, data, batch_size=5, lr=0.1)
 
 
-@pytest.mark.parametrize("make", [Reader, lambda: Reader(fk.models.LSTM(3, 5)), lambda: Reader(nn.LSTM(3, 5))])
+class Normal(Reader):
+    """The same with a layer that refuses a single sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Sequential(nn.BatchNorm1d(5), self.scores)
+
+
+KINDS = [Reader, Normal, lambda: Reader(fk.models.LSTM(3, 5)), lambda: Reader(nn.LSTM(3, 5))]
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_a_compiled_run_learns_what_another_does(make):
     def play(**options):
         return fk.train(reading(make), "fedavg", rounds=3, engine=fk.Local("serial", **options))

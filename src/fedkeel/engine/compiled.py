@@ -63,7 +63,7 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
         return False, "clients run one at a time here, and the model has no LSTM that C would be faster with"
     try:
         compiled = [recurrent.Compiled(layer) for layer in layers]
-        for n in (1, 3):
+        for n in (2, 3):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
             found = []
             for each in (made, as_ever):

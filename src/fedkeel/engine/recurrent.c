@@ -163,7 +163,8 @@ void forward(int64_t steps, int64_t n, int64_t in, int64_t hidden, const float *
             if (bias) memcpy(gates + s * wide, bias, wide * sizeof *bias);
             else memset(gates + s * wide, 0, wide * sizeof *gates);
         times(n, wide, in, (matrix){x, in}, first, gates);
-        if (t) times(n, wide, hidden, (matrix){outputs - size, hidden}, second, gates);
+        /* zeros too: with a weight that is no number, the client has to be seen to have diverged */
+        times(n, wide, hidden, t ? (matrix){outputs - size, hidden} : (matrix){none, 0}, second, gates);
         for (int64_t s = 0; s < n; s++) {
             float *i = gates + s * wide, *f = i + hidden, *g = f + hidden, *o = g + hidden, *c = cells + s * hidden;
             cell(hidden, i, f, g, o, t ? c - size : none, c, outputs + s * hidden);

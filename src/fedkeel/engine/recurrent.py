@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from ..errors import FedkeelError
 from ..flat import FlatModel
 from ..models.lstm import LSTM
 from .lean import special
@@ -35,7 +35,10 @@ def lstms(model: FlatModel) -> list[LSTM | nn.LSTM]:
 
 
 class Compiled:
-    """An LSTM layer that runs by C on whatever that was written for; everything else goes the way it went."""
+    """An LSTM layer that trains by C on whatever that was written for; everything else goes the way it went.
+
+    So does an evaluation, which needs no gates of all steps, and has many samples.
+    """
 
     def __init__(self, layer: LSTM | nn.LSTM) -> None:
         self.layer, self.otherwise, self.ran = layer, layer.forward, False
@@ -47,7 +50,7 @@ class Compiled:
 
     def forward(self, *given: Any, **named: Any) -> Any:
         weights = [_weights(self.layer, k) for k in range(self.count)]
-        if len(given) != 1 or named or not _fits(given[0], weights):
+        if len(given) != 1 or named or not torch.is_grad_enabled() or not _fits(given[0], weights):
             return self.otherwise(*given, **named)
         self.ran = True
         x, last = (given[0].transpose(0, 1) if self.samples_first else given[0]).contiguous(), []
@@ -96,8 +99,9 @@ class _Layer(torch.autograd.Function):
         return outputs, cells[-1].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: Tensor | None, by_cell: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # with create_graph; what C returns has no derivative
+            raise FedkeelError("A compiled LSTM has first derivatives only; run without compile for a second one.")
         x, by, own, gates, cells, outputs = ctx.saved_tensors
         (steps, n, features), hidden = x.shape, own.shape[1]
         if slope is None:
