@@ -18,7 +18,7 @@ from sections.common import arguments, ratios_in_turns
 RULES = ("fedavg", "ghbm", "localghbm", "fedhbm", "scaffold", "feddyn", "fedprox", "mimelite", "deltasgd")
 PAIRS = [("gel", "fedavgcm"), *((rule, "fedavg") for rule in RULES)]
 NAMES = ("W2", "W3", "W4", "W5")
-TURNS = 15  # rounds of every rule
+TURNS = 12  # rounds of every rule
 
 
 def costs(name: str, folder: Path) -> dict[str, list[float]]:
