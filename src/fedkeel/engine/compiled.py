@@ -1,7 +1,7 @@
 """`compile=True`: the gradients of a group of clients, translated once into machine code.
 
-Where clients run one at a time, only LSTM layers are (`recurrent.py`). Where they run in lockstep:
-A chain of plain layers becomes C (`native.py`). Any other model is left to torch's compiler, which takes much longer.
+Where clients run one at a time, only LSTM layers are (`recurrent.py`). Where they run in lockstep, a chain of plain
+layers becomes C (`native.py`); any other model is left to torch's compiler, which takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
 arithmetic; what that checks is seen to here: the same types, contiguous tensors, two of everything.

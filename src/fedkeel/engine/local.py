@@ -187,7 +187,7 @@ class Local:
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
     default 1 or 64 clients. compile: translate into machine code first; the batched gradients by a C compiler for a
     chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer); where
-    clients run one at a time, LSTM layers (two seconds).
+    clients run one at a time, LSTM layers by a C compiler.
 
     >>> Local("serial", workers=2).mode
     'serial'

@@ -27,7 +27,7 @@ from .gradients import Plain, lockstep
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 ELEMENTWISE: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh_", nn.Sigmoid: "sigmoid"}
-# Sums in any order; but infinite and undefined numbers as ever, since they tell that a client diverged.
+# Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes

@@ -3,7 +3,7 @@
        (i, f, g, o) = W_in x_t + W h_{t-1} + b;    c_t = s(f) c_{t-1} + s(i) tanh(g);    h_t = s(o) tanh(c_t)
 
    Samples stand in rows, steps follow one another. What a product reads of its right side is laid out in panels of a few
-   vectors, and used for as many rows as the registers hold sums of: with so few samples, that is what libraries miss. */
+   vectors, and used for as many rows as the registers hold sums of. */
 
 #include <math.h>
 #include <stdint.h>
