@@ -50,7 +50,6 @@ class Cell:
             with suppress(ConnectionError):  # it ended in between
                 self.line.sendall(b".")
         while self.process.poll() is None and self.spent + time.monotonic() - began < self.cap:
-            self.peak = max(self.peak, tree_memory(self.process.pid))
             try:
                 if self.line is None:
                     self.line = self.files.enter_context(self.door.accept()[0])
@@ -60,7 +59,7 @@ class Cell:
                     return True
                 self.process.wait(EVERY)  # it has hung up, and ends
             except (TimeoutError, ConnectionError, subprocess.TimeoutExpired):
-                continue
+                self.peak = max(self.peak, tree_memory(self.process.pid))  # not in short turns, which it would disturb
         return False
 
     def close(self) -> dict[str, Any]:

@@ -209,11 +209,18 @@ def rules(found: Results) -> list[str]:
     cells = {(r["rule"], r["workload"]): spread(r["ratios"], "{:.2f}") for r in found["rows"]}
     kinds = list(dict.fromkeys(r["rule"] for r in found["rows"]))
     told = (
-        "Time per round over that of FedAvg's rounds just before and after it, with the same local steps; the row of\n"
-        "FedAvg itself is noise alone. Extra gradients that a rule asks for are in it; the clients have been there\n"
-        "before (where a rule keeps something of each, a first visit also waits for fresh memory from the system)."
+        "Time per round over that of FedAvg's rounds just before and after it, with the same local steps: medians of\n"
+        "all rounds, in three repetitions, each rule in a process of its own. A round has two clients per worker, who\n"
+        "have been there before. Extra gradients a rule asks for are in it; the row of FedAvg itself is noise alone."
     )
     return [told, "", *table(["rule", *names], [[k, *(cells.get((k, n), "-") for n in names)] for k in kinds])]
+
+
+def lstm(found: Results) -> list[str]:
+    told = "One layer as in W4 (80 steps, 20 samples, 8 features), there and back, one thread, in turns."
+    shown = [(r["hidden"], r["torch_s"], r["c_s"], r["ratio"]) for r in found["rows"]]
+    rows = [[str(h), f"{1e3 * torch:.1f}", f"{1e3 * c:.1f}", f"{ratio:.2f}"] for h, torch, c, ratio in shown]
+    return [told, "", *table(["hidden units", "torch, ms", "compiled C, ms", "torch / C"], rows)]
 
 
 def startup(found: Results) -> list[str]:
@@ -237,6 +244,7 @@ DRAWN: dict[str, tuple[str, Callable[[Results], list[str]]]] = {
     "rules": ("What a rule costs (fedkeel)", rules),
     "startup": ("Start (fedkeel)", startup),
     "crossover": ("Serial, batched or compiled (fedkeel, cohort 20)", crossover),
+    "lstm": ("LSTM layers by torch or by compiled C (fedkeel)", lstm),
 }
 
 # One set of greys and one accent, that read on white and on black.

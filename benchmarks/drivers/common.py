@@ -21,8 +21,8 @@ TURN = 1.0  # seconds, and at least one round, until others have theirs
 class Clock:
     """Times rounds, in turns with other processes; enough is `seconds` of them after the first, and one at least."""
 
-    def __init__(self, launched: float, seconds: float, turns: str | None = None) -> None:
-        self.launched, self.seconds = launched, seconds
+    def __init__(self, launched: float, seconds: float, turns: str | None = None, turn: float = TURN) -> None:
+        self.launched, self.seconds, self.turn = launched, seconds, turn
         self.startup: float | None = None  # seconds from the launch to the end of the first round
         self.lengths: list[float] = []  # of every round after that
         self.line = None if turns is None else socket.socket(socket.AF_UNIX)
@@ -38,15 +38,15 @@ class Clock:
         """Call after every round; True means stop."""
         now = time.perf_counter()
         if self.startup is None:
-            self.startup, self.turn = time.time() - self.launched, -math.inf
+            self.startup, self.since = time.time() - self.launched, -math.inf
         else:
             self.lengths.append(now - self.began)
         enough = bool(self.lengths) and sum(self.lengths) >= self.seconds
         self.began = now
-        if self.line is not None and not enough and now - self.turn >= TURN:
+        if self.line is not None and not enough and now - self.since >= self.turn:
             self.line.sendall(b".")  # the others' turn
             self.line.recv(1)
-            self.began = self.turn = time.perf_counter()
+            self.began = self.since = time.perf_counter()
         return enough
 
 
@@ -68,10 +68,11 @@ def main(drive: Drive, packages: Sequence[str], quiet: bool = False) -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--launched", type=float, default=time.time(), help="when the process was started")
     parser.add_argument("--turns", help="the socket to ask for the next turn; without one, nobody else plays")
+    parser.add_argument("--turn", type=float, default=TURN, help="seconds of a turn; 0: a round, whose length is told")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()
     work = WORKLOADS[given.workload]
-    clock = Clock(given.launched, given.seconds, None if quiet else given.turns)
+    clock = Clock(given.launched, given.seconds, None if quiet else given.turns, given.turn)
     options = dict(text.split("=", 1) for text in given.option)
     losses = drive(work, load(work, given.data), clock, options)
     line = json.dumps(report(work, clock, losses, packages))
@@ -89,6 +90,7 @@ def report(work: Workload, clock: Clock, losses: Losses | None, packages: Sequen
         "steps": clock.rounds * work.steps_per_round,
         "startup_s": clock.startup,
         "losses": losses,
+        **({} if clock.turn else {"lengths": clock.lengths}),
         "versions": {name: _version(name) for name in packages},
     }
 

@@ -46,7 +46,7 @@ class Scaffold(Rule):
     @property
     def formulas(self) -> dict[str, str]:  # type: ignore[override]
         new = {
-            (2, "difference"): "(x - y) / (J_i lr) - (c - c_i)",
+            (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
             (2, "gradient_mean"): "mean of the J_i raw gradients",
             (1, "difference"): "full gradient of f_i at x",
         }[self.option, self.control]
@@ -74,13 +74,13 @@ class Scaffold(Rule):
         return g.add_(at.scratch["correction"])
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        if self.option == 1:
-            new = at.full_gradient(at.x)
-        elif self.control == "gradient_mean":
-            new = at.scratch["sum"] / at.steps
+        if self.option == 2 and self.control == "difference":
+            assert at.moved is not None
+            change = (at.moved / -at.lr_sum).sub_(at.sent["c"])
+            new = at.memory["ci"] + change
         else:
-            new = (at.x - y).div_(at.lr_sum).sub_(at.scratch["correction"])
-        change = new - at.memory["ci"]
+            new = at.full_gradient(at.x) if self.option == 1 else at.scratch["sum"] / at.steps
+            change = new - at.memory["ci"]
         return Upload(derived={"dc": change}) if self.rebuild else Upload(dc=change), {"ci": new}
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
