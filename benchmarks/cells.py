@@ -19,14 +19,15 @@ HERE = Path(__file__).resolve().parent
 VENVS, DATA, REQUIREMENTS = HERE / ".venvs", HERE / ".data", HERE / "requirements"
 PATIENCE = 900.0  # seconds for one step of an installation
 TURNS = "{turns}"  # in a cell's arguments: where it asks for its next turn
-EVERY = 0.5  # seconds between two looks at the memory
+EVERY, SELDOM = 0.5, 5.0  # seconds between two looks at the memory, which disturb; of one that measures by itself
 
 
 class Cell:
     """A process that plays when it is its turn; also one that knows of no turns, and plays on to its end."""
 
-    def __init__(self, python: str, module: str, arguments: Sequence[str], cap: float) -> None:
+    def __init__(self, python: str, module: str, arguments: Sequence[str], cap: float, every: float = EVERY) -> None:
         self.cap, self.spent, self.peak = cap, 0.0, 0  # seconds it may take, and has; bytes
+        self.every = every  # seconds between two looks at its memory
         self.files = ExitStack()
         self.out = self.files.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - `close` does
         self.told = self.files.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
@@ -35,7 +36,7 @@ class Cell:
         self.door = self.files.enter_context(socket.socket(socket.AF_UNIX))
         self.door.bind(turns)
         self.door.listen(1)
-        self.door.settimeout(EVERY)
+        self.door.settimeout(every)
         paths = [str(HERE)] + ([str(HERE.parent / "src")] if python == sys.executable else [])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
         self.process = subprocess.Popen(
@@ -53,11 +54,11 @@ class Cell:
             try:
                 if self.line is None:
                     self.line = self.files.enter_context(self.door.accept()[0])
-                    self.line.settimeout(EVERY)
+                    self.line.settimeout(self.every)
                 if self.line.recv(1):
                     self.spent += time.monotonic() - began
                     return True
-                self.process.wait(EVERY)  # it has hung up, and ends
+                self.process.wait(self.every)  # it has hung up, and ends
             except (TimeoutError, ConnectionError, subprocess.TimeoutExpired):
                 self.peak = max(self.peak, tree_memory(self.process.pid))  # not in short turns, which it would disturb
         return False
@@ -95,8 +96,8 @@ def in_turns(cells: Iterable[Cell]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def run(python: str, module: str, arguments: Sequence[str], cap: float) -> dict[str, Any]:
-    """The same for one process alone."""
-    ((_, found),) = in_turns([Cell(python, module, arguments, cap)])
+    """The same for one process alone, which may have processes of its own take turns."""
+    ((_, found),) = in_turns([Cell(python, module, arguments, cap, SELDOM)])
     return found
 
 

@@ -26,7 +26,7 @@ GROUPS = (
     ("fedavg", "scaffold", "feddyn", "fedprox", "mimelite", "deltasgd"),
 )
 NAMES = ("W2", "W3", "W4", "W5")
-REPETITIONS, SECONDS, CAP = 3, 7.0, 300.0  # of rounds per arm; CAP: seconds it may take
+REPETITIONS, SECONDS, CAP = 3, 6.0, 300.0  # of rounds per arm; CAP: seconds it may take
 
 
 def start(algorithm: str, workload: str, folder: Path, seconds: float) -> Cell:
