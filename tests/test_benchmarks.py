@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,34 @@ def test_processes_take_turns_after_their_first_rounds(bench, monkeypatch, tmp_p
     found = dict(bench.cells.in_turns(bench.cells.Cell(sys.executable, "drivers.naive", asked, 60) for _ in range(2)))
     assert sorted(found) == [0, 1] and not any("error" in each for each in found.values())
     assert order[0] != order[1] and order[:4] == order[:2] * 2  # one starts, then the other; they go on by turns
+
+
+def test_a_turn_of_a_single_round_tells_its_length(bench, tmp_path):
+    bench.workloads.store(bench.workloads.WORKLOADS["W1"], tmp_path)
+    asked = ["W1", str(tmp_path), "--seconds", "0.2", "--turn", "0", "--turns", bench.cells.TURNS]
+    ((_, told),) = bench.cells.in_turns([bench.cells.Cell(sys.executable, "drivers.naive", asked, 60)])
+    assert len(told["lengths"]) == told["rounds"] - 1 and sum(told["lengths"]) >= 0.2 > sum(told["lengths"][:-1])
+
+
+def test_a_rule_is_compared_with_its_bases_rounds_just_before_and_after(bench, monkeypatch, tmp_path):
+    from sections import rules
+
+    lengths = {"base": [1.0, 3.0, 1.0], "slow": [4.0, 8.0, 7.0], "few": [1.0]}
+    monkeypatch.setattr(rules, "start", lambda algorithm, *_: algorithm)
+    monkeypatch.setattr(rules, "in_turns", lambda cells: [(k, {"lengths": lengths[c]}) for k, c in enumerate(cells)])
+    assert rules.costs("W2", ("base", "slow", "few"), tmp_path, 1.0) == [[2.0, 4.0], [0.5]]
+
+
+def test_ending_a_process_ends_what_it_left_behind(bench):
+    wait = "import time; print('here', flush=True); time.sleep(600)"
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}])"
+    told = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {leave!r}]); {wait}"
+    process = subprocess.Popen([sys.executable, "-c", told], stdout=subprocess.PIPE, start_new_session=True)
+    for _ in range(2):  # the process, and the one whose parent has ended
+        assert process.stdout.readline() == b"here\n"
+    bench.cells.end(process)
+    with process.stdout as both:
+        assert select.select([both], [], [], 10)[0] and both.read() == b""  # nobody is left who could write
 
 
 def test_a_process_that_fails_or_hangs_is_told_in_one_line(bench, tmp_path):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import fedkeel as fk
 from fedkeel.algorithm import At, Rows
-from fedkeel.optim import pull
 
 few = settings(derandomize=True, max_examples=30, deadline=None)
 slopes = st.lists(st.floats(-3, 3), min_size=1, max_size=12)
@@ -152,17 +151,3 @@ def test_what_the_user_gave_is_never_overwritten_by_a_default():
 def test_adagrad_takes_its_siblings_beta2_without_effect():
     assert fk.Adagrad(0.1, beta2=0.99) == fk.Adagrad(0.1, beta2=0.0)
     assert fk.algorithm("fedadagrad:beta2=0.9").server == fk.algorithm("fedadagrad").server
-
-
-@given(st.integers(1, 300), st.integers(1, 3), st.floats(1e-4, 10), st.sampled_from(["plain", "spread", "double"]))
-def test_pulling_gives_the_formula_and_leaves_the_centre_as_it_was(size, clients, strength, kind):
-    dtype = torch.float64 if kind == "double" else torch.float32
-    g, y, z = (torch.randn(clients, size, 2, dtype=dtype)[..., 0] for _ in range(3))  # every other element of a tensor
-    if kind != "spread":
-        g, y, z = g.contiguous(), y.contiguous(), z.contiguous()
-    strengths = torch.full((clients, 1), strength, dtype=dtype)
-    wanted, centre = g + strengths * (y - z), z.clone()
-    got = pull(g, y, z, strengths)
-    assert got is g
-    torch.testing.assert_close(got, wanted)
-    assert torch.equal(z, centre)

@@ -187,25 +187,6 @@ class SGD(Optimizer):
         return far * a if self.nesterov else far
 
 
-def pull(g: Tensor, y: Tensor, z: Tensor, strength: Tensor) -> Tensor:
-    """g <- g + strength (y - z) in place, for one client in a single walk through memory. z must be the caller's own.
-
-    torch's fused SGD does b <- momentum * b + (1 - dampening) * (y + weight_decay * z);  z <- z - lr * b. With b = g, a
-    rate of 0 and a decay of -1 that is this, and z is written as it was read: nobody else may look at it meanwhile.
-
-    >>> pull(torch.ones(1, 2), torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5]]))
-    tensor([[2., 3.]])
-    """
-    alike = all(v.shape == g.shape and v.dtype == g.dtype and v.is_contiguous() for v in (g, y, z))
-    if len(g) > 1 or not alike or g.device.type != "cpu":  # the kernel asks for nothing and takes it for granted
-        return g.addcmul_(y - z, strength)
-    torch._fused_sgd_(
-        [z], [y], [g], weight_decay=-1.0, momentum=1.0, lr=0.0, dampening=1 - float(strength),
-        nesterov=False, maximize=False, is_first_step=False,
-    )  # fmt: skip
-    return g
-
-
 def _one_pass(y: Tensor, g: Tensor, v: Tensor, momentum: float, lr: float) -> None:
     """v <- momentum * v - lr * g;  y <- y + v: both in one walk through memory, which is what a large model waits for.
 

@@ -10,7 +10,7 @@ from torch import Tensor, zeros_like
 
 from ..algorithm import Algorithm, At, Memory, Rule
 from ..errors import check, is_number
-from ..optim import SGD, pull
+from ..optim import SGD
 from ..wire import Reports, Upload
 
 
@@ -64,10 +64,10 @@ class FedDyn(Rule):
         return self.alpha * (at.mean_samples / at.samples if self.adaptive else torch.ones_like(at.samples))
 
     def start(self, y: Tensor, at: At) -> None:
-        at.scratch["centre"] = torch.addcmul(at.x, at.memory["gi"], 1 / self._alpha(at))  # x + g_i / alpha
+        at.scratch["fixed"] = torch.addcmul(at.memory["gi"], at.x, self._alpha(at))  # what no step of the round changes
 
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return pull(g, y, at.scratch["centre"], self._alpha(at))
+        return g.sub_(at.scratch["fixed"]).addcmul_(y, self._alpha(at))
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         assert at.moved is not None
@@ -75,10 +75,10 @@ class FedDyn(Rule):
         return Upload(derived={"moved": at.moved}), {"gi": new}
 
     def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        return {"h": torch.sub(server["h"], up.mean("moved"), alpha=self.alpha * at.fraction)}
+        return {"h": server["h"] - self.alpha * at.fraction * up.mean("moved")}
 
     def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
-        return torch.sub(delta, server["h"], alpha=1 / self.alpha)
+        return delta - server["h"] / self.alpha
 
     def eval_params(self, x: Tensor, server: dict[str, Tensor]) -> dict[str, Tensor]:
         cohort = x + server["h"] / self.alpha  # the mean of the cohort's models

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ..algorithm import At, Rule
 from ..errors import check, is_number
-from ..optim import pull
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +29,8 @@ class Proximal(Rule):
     def __post_init__(self) -> None:
         check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
 
-    def start(self, y: Tensor, at: At) -> None:
-        if self.mu:
-            at.scratch["x"] = at.x.repeat(len(y), 1)  # of its own, as `pull` asks for
-
     def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return pull(g, y, at.scratch["x"], torch.full_like(at.steps, self.mu)) if self.mu else g
+        return g.add_(y - at.x, alpha=self.mu) if self.mu else g
 
     def penalty(self, y: Tensor, at: At) -> Tensor:
         return self.mu / 2 * (y - at.x).square().sum(1, keepdim=True)
