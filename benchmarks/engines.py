@@ -20,7 +20,7 @@ class Engine:
 
 
 NAIVE = ("naive, 1 thread", "naive, 2 threads")
-FLOOR = "arithmetic alone"
+FLOOR, LIMIT = "arithmetic alone", "large products alone"
 ENGINES = {
     engine.name: engine
     for engine in (
@@ -36,6 +36,7 @@ ENGINES = {
         Engine("fluke", "fluke", {}, "fluke", passes=1),
         Engine("flwr", "flwr", {}, "flwr", passes=1),
         Engine(FLOOR, "floor", workloads=ALL[1:]),
+        Engine(LIMIT, "products", workloads=ALL[1:]),
     )
 }
 SHORT = {engine.name.replace(", ", "-").replace(" ", ""): engine.name for engine in ENGINES.values()}
