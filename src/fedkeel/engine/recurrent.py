@@ -21,7 +21,7 @@ from ..models.lstm import LSTM
 from .lean import special
 from .native import EXACT, build
 
-WIDEST = 256  # hidden units up to which C is ahead of torch's kernel, which lays out large weights better
+WIDEST = 256  # hidden units up to which C is ahead of torch's kernel on every machine tried; docs/speed.md has one
 
 
 def lstms(model: FlatModel) -> list[LSTM | nn.LSTM]:
