@@ -79,6 +79,16 @@ def test_processes_take_turns_after_their_first_rounds(bench, monkeypatch, tmp_p
     assert order[0] != order[1] and order[:4] == order[:2] * 2  # one starts, then the other; they go on by turns
 
 
+@pytest.mark.filterwarnings("ignore:TF32")  # torch's word on switching its kernels off
+def test_the_limit_has_as_many_multiplications_as_the_gradients(bench, tmp_path):
+    from drivers import products
+
+    work = bench.workloads.WORKLOADS["W1"]
+    bench.workloads.store(work, tmp_path)
+    there = work.batch * 60 * 10  # and back for the weights; nobody asks for the derivative by the data
+    assert products.flops(work, bench.workloads.load(work, tmp_path)) == 2 * (there + there)
+
+
 def test_a_turn_of_a_single_round_tells_its_length(bench, tmp_path):
     bench.workloads.store(bench.workloads.WORKLOADS["W1"], tmp_path)
     asked = ["W1", str(tmp_path), "--seconds", "0.2", "--turn", "0", "--turns", bench.cells.TURNS]

@@ -6,6 +6,7 @@ What an engine adds around its gradients shows in the distance. One that helps t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -15,26 +16,32 @@ from workloads import Data, Workload
 
 from drivers.common import Clock, Losses, Options, main
 
+WORKERS = len(os.sched_getaffinity(0))
+
+
+def play(share: Callable[[int], None], clock: Clock) -> None:
+    """Rounds in which every worker has its share, with one thread."""
+    with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        stop = False
+        while not stop:
+            list(pool.map(share, range(WORKERS)))
+            stop = clock.round_done()
+
 
 def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses | None:
     x, y = tensors(data)
-    workers = len(os.sched_getaffinity(0))
-    models = [model(work.name) for _ in range(workers)]
+    models = [model(work.name) for _ in range(WORKERS)]
 
     def share(number: int) -> None:
         module, parameters = models[number], list(models[number].parameters())
-        for step in range(number, work.steps_per_round, workers):
+        for step in range(number, work.steps_per_round, WORKERS):
             chosen = torch.arange(step * work.batch, (step + 1) * work.batch) % len(x)
             inputs = x[chosen]
             if inputs.ndim == 4:
                 inputs = inputs.to(memory_format=torch.channels_last)
             torch.autograd.grad(cross_entropy(module(inputs), y[chosen]), parameters)
 
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        stop = False
-        while not stop:
-            list(pool.map(share, range(workers)))
-            stop = clock.round_done()
+    play(share, clock)
     return None
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from models import model, tensors
 from torch.nn.functional import cross_entropy
@@ -12,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from workloads import Data, Workload
 
 from drivers.common import Clock, Losses, Options, main
+from drivers.floor import WORKERS, play
 
 SIDE = 512  # of a matrix
 
@@ -25,20 +23,15 @@ def flops(work: Workload, data: Data) -> int:
 
 
 def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses | None:
-    workers = len(os.sched_getaffinity(0))
-    each = round(work.steps_per_round * flops(work, data) / (2 * SIDE**3) / workers)
-    factors = [[torch.randn(SIDE, SIDE) for _ in range(3)] for _ in range(workers)]
+    each = round(work.steps_per_round * flops(work, data) / (2 * SIDE**3) / WORKERS)
+    factors = [[torch.randn(SIDE, SIDE) for _ in range(3)] for _ in range(WORKERS)]
 
     def share(number: int) -> None:
         a, b, out = factors[number]
         for _ in range(each):
             torch.mm(a, b, out=out)
 
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        stop = False
-        while not stop:
-            list(pool.map(share, range(workers)))
-            stop = clock.round_done()
+    play(share, clock)
     return None
 
 
