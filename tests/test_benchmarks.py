@@ -83,10 +83,14 @@ def test_processes_take_turns_after_their_first_rounds(bench, monkeypatch, tmp_p
 def test_the_limit_has_as_many_multiplications_as_the_gradients(bench, tmp_path):
     from drivers import products
 
-    work = bench.workloads.WORKLOADS["W1"]
-    bench.workloads.store(work, tmp_path)
-    there = work.batch * 60 * 10  # and back for the weights; nobody asks for the derivative by the data
-    assert products.flops(work, bench.workloads.load(work, tmp_path)) == 2 * (there + there)
+    there = 5 * 60 * 10  # and back for the weights; nobody asks for the derivative by the data
+    lstm = 80 * 20 * 400 * (8 + 100 + 100 + 100)  # there, and back for inputs and weights,
+    first = 2 * 20 * 400 * 100  # but for what came before step 0 in either layer
+    wanted = {"W1": 2 * there, "W4": 3 * (lstm + 20 * 100 * 80) - first}
+    for name, products_of in wanted.items():
+        work = bench.workloads.WORKLOADS[name]
+        bench.workloads.store(work, tmp_path)
+        assert products.flops(work, bench.workloads.load(work, tmp_path)) == 2 * products_of
 
 
 def test_a_turn_of_a_single_round_tells_its_length(bench, tmp_path):

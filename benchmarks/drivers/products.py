@@ -1,4 +1,7 @@
-"""The machine's limit: as many multiplications as a round's gradients have, in large matrix products on every core."""
+"""What the machine can do: as many multiplications as a round's gradients have, in large products on every core.
+
+A measure, not a bound: these are the products of one library, and another's convolutions can be a little faster.
+"""
 
 from __future__ import annotations
 
