@@ -110,7 +110,7 @@ def test_a_rule_is_compared_with_its_bases_rounds_just_before_and_after(bench, m
 
 
 def test_ending_a_process_ends_what_it_left_behind(bench):
-    wait = "import time; print('here', flush=True); time.sleep(600)"
+    wait = "import os, time; os.write(1, b'here\\n'); time.sleep(600)"  # one write each: two processes share a pipe
     leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}])"
     told = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {leave!r}]); {wait}"
     process = subprocess.Popen([sys.executable, "-c", told], stdout=subprocess.PIPE, start_new_session=True)
