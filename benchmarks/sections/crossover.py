@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.engine import native
+from fedkeel.engine import chain
 from fedkeel.errors import EngineWarning
 from fedkeel.models import deltasgd_cnn
 from sections.common import arguments, round_seconds
@@ -48,7 +48,7 @@ def compare(make: object, shape: tuple[int, ...], batch: int, seconds: float) ->
 if __name__ == "__main__":
     given = arguments()
     warnings.simplefilter("error", EngineWarning)  # what could not be compiled is no speed of compiled
-    native.LARGEST = 2**62  # C beyond its bound, too: that is what shows where the bound belongs
+    chain.LARGEST = 2**62  # C beyond its bound, too: that is what shows where the bound belongs
     rows = []
     arms = [("perceptron", lambda w=width: perceptron(w), (FEATURES,)) for width in WIDTHS]
     cells = [(*arm, batch) for batch in BATCHES for arm in [*arms, ("conv net", small_cnn, (1, 28, 28))]]

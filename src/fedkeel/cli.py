@@ -157,7 +157,10 @@ def add_settings(run: Parser) -> None:
     run.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on a fixed draw of N test samples")
     run.add_argument("--engine", metavar="MODE", help="auto (default), serial, batched, or probe: try both, keep one")
     run.add_argument(
-        "--compile", action="store_true", default=None, help="small models and LSTMs by C; needs a C compiler"
+        "--compile",
+        action="store_true",
+        default=None,
+        help="small models, LSTMs and convolutions by C; needs a C compiler",
     )
     run.add_argument("--device", help="cpu (default), cuda or mps")
     run.add_argument("--dtype", help="float32 (default) or float64")

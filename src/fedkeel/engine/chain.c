@@ -1,5 +1,5 @@
 /* The layers of a chain, for one client: n samples in rows, one after the other, and their sizes known in advance.
-   `native.py` puts a type for `real` before this, and behind it the function that calls these. Four rows at a time, so
+   `chain.py` puts a type for `real` before this, and behind it the function that calls these. Four rows at a time, so
    that what is read of the others is used four times. */
 
 #include <stdint.h>

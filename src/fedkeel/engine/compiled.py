@@ -1,7 +1,8 @@
 """`compile=True`: the gradients of a group of clients, translated once into machine code.
 
-Where clients run one at a time, only LSTM layers are (`recurrent.py`). Where they run in lockstep, a chain of plain
-layers becomes C (`native.py`); any other model is left to torch's compiler, which takes much longer.
+Where clients run one at a time, LSTM layers (`recurrent.py`) and convolutions (`convolution.py`) run by C. Where they
+run in lockstep, a chain of plain layers becomes C (`chain.py`); any other model is left to torch's compiler, which
+takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
 arithmetic; what that checks is seen to here: the same types, contiguous tensors, two of everything.
@@ -25,8 +26,10 @@ from torch.func import grad
 from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
-from . import client_axis, native, recurrent
+from . import chain, client_axis, convolution, recurrent
 from .gradients import Plain, Serial, lockstep, losses_of, mean, outputs_of
+from .lean import release
+from .native import Layer
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
 MOST = 2**20  # clients, or samples in a batch
@@ -44,10 +47,9 @@ def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's words to itself
-            written = native.gradients(task, model)
+            written = chain.gradients(task, model)
             made = [written] * workers if written else _by_torch(task, model, samples[0], workers)
-            parts = [parameter.numel() for parameter in model.module.parameters()]
-            if not all(_same(made[0](*sample), plain(*sample), parts) for sample in samples):
+            if not all(_same(made[0](*sample), plain(*sample), model.sizes) for sample in samples):
                 return [], "compiled gradients differ from the others"
     except Exception as error:  # no compiler, or a model it cannot follow
         return [], _first_line(error)
@@ -58,11 +60,10 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
     """(whether layers of the model run by C one client at a time, how long it took), or (False, why they do not)."""
     began = time.perf_counter()
     as_ever, made = model.replica(), model.replica()
-    layers, parts = recurrent.lstms(made), [parameter.numel() for parameter in model.module.parameters()]
-    if not layers:
-        return False, "clients run one at a time here, and the model has no LSTM that C would be faster with"
     try:
-        compiled = [recurrent.Compiled(layer) for layer in layers]
+        layers = install(made)
+        if not layers:
+            return False, "clients run one at a time here, and the model has no layer that C would be faster with"
         for n in (2, 3):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
             found = []
@@ -71,13 +72,27 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
                     torch.manual_seed(0)
                     serial = Serial(task, each)
                     found.append(serial(serial.start(model.flat, 1), batch))
-            if not _same(found[0], found[1], parts):
+            if not _same(found[0], found[1], model.sizes):
                 return False, "compiled gradients differ from the others"
-        if not any(layer.ran for layer in compiled):
-            return False, "the model runs its LSTM in a way that was not written in C"
+        ran = {type(layer.layer).__name__ for layer in layers if layer.ran}
     except Exception as error:
         return False, _first_line(error)
-    return True, f"{type(layers[0]).__name__} compiled in {time.perf_counter() - began:.1f} s"
+    finally:
+        release(made)
+    if not ran:
+        return (
+            False,
+            f"the model runs its {type(layers[0].layer).__name__} in a way, or at a size, that C is not used for",
+        )
+    return True, f"{' and '.join(sorted(ran))} compiled in {time.perf_counter() - began:.1f} s"
+
+
+def install(model: FlatModel) -> list[Layer]:
+    """Have this model's layers run by C, where that was written for them."""
+    if model.flat.dtype != torch.float32 or model.flat.device.type != "cpu":
+        return []
+    lstms = [recurrent.Compiled(layer) for layer in recurrent.lstms(model)]
+    return [*lstms, *(convolution.Compiled(layer) for layer in convolution.convolutions(model))]
 
 
 def _first_line(error: Exception) -> str:
@@ -118,7 +133,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     from torch.export import Dim, export
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    chain, outputs = client_axis.chain(model.module), outputs_of(model)
+    plain_layers, outputs = client_axis.chain(model.module), outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         loss = mean(losses_of(task, outputs(y, x), target), share)
@@ -127,7 +142,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     clients, batch = Dim("clients", min=2, max=MOST), Dim("batch", min=2, max=MOST)
     free = {name: {0: clients} if name == "y" else {0: clients, 1: batch} for name in ("y", "x", "target", "share")}
     # Operations on tensors alone: no vmap, no autograd.
-    by_hand = chain is not None and client_axis.is_cross_entropy(task.loss)
+    by_hand = plain_layers is not None and client_axis.is_cross_entropy(task.loss)
     source = lockstep(task, model) if by_hand else grad(total, has_aux=True)
     plain = make_fx(source, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
     text = f"{plain.code} {[(part.shape, part.dtype, part.device) for part in sample]}"

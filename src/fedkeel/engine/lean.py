@@ -26,6 +26,12 @@ def lean(model: FlatModel) -> list[Direct]:
     return [Direct(layer) for layer in layers if type(layer) is nn.Linear and _is_large(layer)]
 
 
+def release(model: FlatModel) -> None:
+    """Let go what replaced a layer's forward: it refers to its layer, and the layer to it."""
+    for layer in model.module.modules():
+        vars(layer).pop("forward", None)
+
+
 def _is_large(layer: nn.Linear) -> bool:
     weight = layer._parameters.get("weight")  # what a parametrization computes is not here
     return weight is not None and weight.grad is not None and weight.numel() >= LARGE

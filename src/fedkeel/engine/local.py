@@ -28,11 +28,10 @@ from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part, Slots
 from ..world import Ints
-from .compiled import translate, translate_layers
+from .compiled import install, translate, translate_layers
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
-from .lean import lean
+from .lean import lean, release
 from .probe import probe
-from .recurrent import Compiled, lstms
 
 if TYPE_CHECKING:
     from ..memory import Memories
@@ -187,7 +186,7 @@ class Local:
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
     default 1 or 64 clients. compile: translate into machine code first; the batched gradients by a C compiler for a
     chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer); where
-    clients run one at a time, LSTM layers by a C compiler.
+    clients run one at a time, LSTM layers and convolutions by a C compiler. Numbers then differ by roundings.
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -239,8 +238,8 @@ class Local:
             warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
         made = [Worker(task, model.replica(), mode, seed, plain) for plain in fast or [None] * workers]
         for worker in made:
-            for layer in lstms(worker.model) if layers else ():
-                Compiled(layer)
+            if layers:
+                install(worker.model)
             worker.levels = [
                 Worker(task, level.model.replica(), mode, seed, flops=level.flops) if level else None
                 for level in levels
@@ -278,8 +277,7 @@ class Engine:
         for worker in self.all:
             for one in worker.every():
                 one.gradients.terms = one.gradients.outcome = None
-                for layer in one.model.module.modules():  # what `lean` made refers to its layer, and the layer to it
-                    vars(layer).pop("forward", None)
+                release(one.model)
 
     def map(self, do: Callable[[Worker, T], Any], items: Sequence[T]) -> Iterator[Any]:
         """`do(worker, item)` for every item; results in the order of items."""

@@ -1,8 +1,4 @@
-"""The gradient of a chain of layers, written out in C for the sizes it has, and compiled.
-
-On models this small, asking torch for one operation after the other takes longer than doing them. A C compiler takes
-less than a second for a small perceptron, and longer for deeper ones; the layers are in `chain.c`.
-"""
+"""Compiled C: how it is built and called, and what a single layer needs to run by it."""
 
 from __future__ import annotations
 
@@ -14,105 +10,28 @@ import subprocess
 import tempfile
 from functools import cache
 from importlib.resources import files
-from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..flat import FlatModel
-from ..task import Task
-from . import client_axis
-from .gradients import Plain, lockstep
+from ..errors import FedkeelError
 
-REAL = {torch.float32: "float", torch.float64: "double"}
-ELEMENTWISE: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh_", nn.Sigmoid: "sigmoid"}
 # Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
-LARGEST = 2**21  # parameters times samples up to about which C is ahead of torch's products (docs/speed.md)
-CALL = """
-_Bool gradients(const real *y, const real *x, const int64_t *label, const real *share, real *g, real *loss, real *room,
-                int64_t clients, int64_t n) {{
-    for (int64_t c = 0; c < clients; c++) {{
-        {body}
-        y += {size}, g += {size}, x += n * {inputs}, label += n, share += share ? n : 0, loss++;
-    }}
-    return 1;
-}}
-"""
 
 
-def gradients(task: Task, model: FlatModel) -> Plain | None:
-    """The clients' gradients by compiled C; None for what is no chain from plain numbers to classes, on a CPU."""
-    x, y, flat = task.data.x, task.data.y, model.flat
-    chain = client_axis.chain(model.module)
-    if chain is None or not client_axis.is_cross_entropy(task.loss) or y.dtype != torch.int64 or y.ndim != 1:
-        return None
-    if flat.dtype not in REAL or x.dtype != flat.dtype or flat.device.type != "cpu":
-        return None
-    scores, kept = chain.forward(flat[None], x[None, :2])
-    taken = [before for layer, (before, _) in zip(chain.layers, kept, strict=True) if isinstance(layer, nn.Linear)]
-    if any(before.ndim != 3 for before in taken):
-        return None
-    inputs, real = x[0].numel(), flat.dtype
-    text, room = source(chain.layers, inputs, real)
-    run, otherwise = build(text, LOOSE).gradients, lockstep(task, model)
-    run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
-
-    def fits(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:
-        """C looks at no type and no shape; what a task or a rule changed on the way is torch's to do, or to refuse."""
-        clients, batch = target.shape
-        typed = y.dtype == x.dtype == real and target.dtype == torch.int64
-        shaped = (
-            y.shape == (clients, flat.numel()) and x.shape[:2] == target.shape and x.numel() == inputs * target.numel()
-        )
-        return typed and shaped and (share is None or share.shape == target.shape) and batch * flat.numel() <= LARGEST
-
-    def native(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        if not fits(y, x, target, share):
-            return otherwise(y, x, target, share)
-        clients, batch = target.shape
-        y, x, target = y.contiguous(), x.contiguous(), target.contiguous()
-        share = None if share is None else share.to(real).contiguous()
-        g, loss, scratch = torch.empty_like(y), y.new_empty(clients, 1), y.new_empty(batch * room)
-        at = [None if part is None else part.data_ptr() for part in (y, x, target, share, g, loss, scratch)]
-        if not run(*at, clients, batch):
-            raise IndexError(f"a label is none of the {scores.shape[-1]} classes that the model has scores for")
-        return g, loss
-
-    return native
+def addresses(*parts: Tensor | None) -> list[int | None]:
+    """Where these are, while whoever asks keeps them."""
+    return [None if part is None else part.data_ptr() for part in parts]
 
 
-def source(layers: list[nn.Module], inputs: int, dtype: torch.dtype) -> tuple[str, int]:
-    """(the C of a chain for samples of so many numbers, for how many numbers per sample it needs room)."""
-    forth: list[str] = []
-    back: list[str] = []
-    widths: dict[str, int] = {}  # of what is kept on the way: outputs h, and derivatives d by those of linear layers
-    now, width, size, d = "x", inputs, 0, ""
-    for k, layer in enumerate(layers):
-        before = now
-        if isinstance(layer, nn.Linear):
-            sizes, width = f"n, {layer.in_features}, {layer.out_features}", layer.out_features
-            w, b, size = size, size + layer.weight.numel(), size + sum(p.numel() for p in layer.parameters())
-            y, g = (f"{at} + {w}, {f'{at} + {b}' if b < size else 0}" for at in "yg")
-            now, own = f"h{k}", f"d{k}"
-            widths |= {now: width, own: width}
-            forth.append(f"linear({sizes}, {y}, {before}, {now});")
-            further = [f"linear_by_input({sizes}, y + {w}, {own}, {d});"] if d else []  # nobody asks by the data
-            back = [f"linear_by_weights({sizes}, {before}, {own}, {g});", *further, *back]
-            d = own
-        elif type(layer) in ELEMENTWISE:
-            name, now = ELEMENTWISE[type(layer)], f"h{k}"
-            widths[now] = width
-            forth.append(f"{name}(n * {width}, {before}, {now});")
-            back = [f"{name}_back(n * {width}, {now}, {d});", *back] if d else back
-    loss = f"if (!cross_entropy(n, {width}, label, share, {now}, {d}, loss)) return 0;"
-    *starts, room = accumulate([0, *widths.values()])
-    kept = [f"real *{name} = room + n * {start};" for name, start in zip(widths, starts, strict=True)]
-    call = CALL.format(body="\n        ".join([*kept, *forth, loss, *back]), size=size, inputs=inputs)
-    return f"typedef {REAL[dtype]} real;\n{files(__package__).joinpath('chain.c').read_text()}{call}", room
+def written(*names: str) -> str:
+    """The C of these files, one after the other."""
+    return "".join(files(__package__).joinpath(name).read_text() for name in names)
 
 
 @cache
@@ -122,13 +41,44 @@ def build(text: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     if compiler is None:
         raise RuntimeError("no C compiler found (cc, gcc or clang)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # where what is loaded cannot be removed
-        written, made = Path(folder) / "written.c", Path(folder) / "made.so"
-        written.write_text(text)
+        source, made = Path(folder) / "source.c", Path(folder) / "made.so"
+        source.write_text(text)
         for tuned in TUNED:
-            asked = ("-O3", tuned, *flags, "-fPIC", "-shared", "-o", str(made), str(written), "-lm")
+            asked = ("-O3", tuned, *flags, "-fPIC", "-shared", "-o", str(made), str(source), "-lm")
             done = subprocess.run([*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=600)
             if done.returncode == 0:
                 break
         else:
             raise RuntimeError(f"{compiler} failed: {(done.stderr.strip() or 'without a word').splitlines()[0]}")
         return ctypes.CDLL(str(made))
+
+
+class Layer:
+    """A layer that trains by C on whatever that was written for; everything else goes the way it went.
+
+    So does an evaluation: it keeps nothing for a way back, has many samples, and its numbers stay torch's.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.otherwise, self.ran = layer, layer.forward, False
+        layer.forward = self.forward
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if len(given) != 1 or named or not torch.is_grad_enabled() or not self.fits(given[0]):
+            return self.otherwise(*given, **named)
+        self.ran = True
+        return self.train(given[0])
+
+    def fits(self, x: Any) -> bool:
+        """Whether this is what C takes for granted."""
+        raise NotImplementedError
+
+    def train(self, x: Tensor) -> Any:
+        """The layer's outputs, from which a way back leads through C."""
+        raise NotImplementedError
+
+
+def no_second_derivative() -> None:
+    """Refuse a way back with `create_graph`: what C returns has no derivative."""
+    if torch.is_grad_enabled():
+        raise FedkeelError("A compiled layer has first derivatives only; run without compile for a second one.")

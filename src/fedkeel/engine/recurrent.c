@@ -1,46 +1,23 @@
-/* A layer of LSTM cells through all its steps, forth and back. `recurrent.py` calls it.
+/* A layer of LSTM cells through all its steps, forth and back. `recurrent.py` calls it, behind
+   `products.c`.
 
        (i, f, g, o) = W_in x_t + W h_{t-1} + b;    c_t = s(f) c_{t-1} + s(i) tanh(g);    h_t = s(o) tanh(c_t)
 
    Samples stand in rows, steps follow one another. What a product reads of its right side is laid out in panels of a few
    vectors, and used for as many rows as the registers hold sums of. */
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#if defined __AVX512F__
-#pragma GCC target("prefer-vector-width=512")
-enum { LANES = 16, STRIPS = 5 };
-#elif defined __AVX__
-enum { LANES = 8, STRIPS = 2 };
-#else
-enum { LANES = 4, STRIPS = 2 };
-#endif
-enum { ROWS = 5, TOGETHER = 64 }; /* samples that are still near when the weights' derivatives are made */
-
-typedef float vector __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef struct { const float *at; int64_t stride; } matrix; /* in rows, or turned: in columns */
-
-#define HERE static inline __attribute__((always_inline)) /* with its sizes, where they are constants */
-#define UNROLLED _Pragma("GCC unroll 8")
+enum { ROWS = 5, STRIPS = LANES < 16 ? 2 : 5 };
+enum { TOGETHER = 64 }; /* samples that are still near when the weights' derivatives are made */
 
 /* A few rows of: to += a b, with b in panels. */
-HERE void block(const int rows, const int strips, const _Bool turned, int64_t depth, matrix a, const float *panel,
-                float *to, int64_t down, int64_t width) {
-    vector sum[ROWS][STRIPS];
+HERE void few(const int rows, const int strips, const _Bool turned, int64_t depth, matrix a, const float *panel,
+              float *to, int64_t down, int64_t width) {
     float edge[ROWS][STRIPS * LANES] = {0}; /* where a panel is wider than what is left */
     const _Bool whole = width >= strips * LANES;
     if (!whole)
         for (int r = 0; r < rows; r++) memcpy(edge[r], to + r * down, width * sizeof *to);
-    UNROLLED for (int r = 0; r < rows; r++) UNROLLED for (int s = 0; s < strips; s++)
-        sum[r][s] = ((const vector *)(whole ? to + r * down : edge[r]))[s];
-    for (int64_t k = 0; k < depth; k++, panel += strips * LANES) {
-        UNROLLED for (int r = 0; r < rows; r++) UNROLLED for (int s = 0; s < strips; s++)
-            sum[r][s] += (turned ? a.at[k * a.stride + r] : a.at[r * a.stride + k]) * ((const vector *)panel)[s];
-    }
-    UNROLLED for (int r = 0; r < rows; r++) UNROLLED for (int s = 0; s < strips; s++)
-        ((vector *)(whole ? to + r * down : edge[r]))[s] = sum[r][s];
+    block(rows, strips, turned, 1, depth, a, (matrix){panel, strips * LANES}, whole ? to : (float *)edge,
+          whole ? down : STRIPS * LANES);
     if (!whole)
         for (int r = 0; r < rows; r++) memcpy(to + r * down, edge[r], width * sizeof *to);
 }
@@ -53,11 +30,11 @@ HERE void column(const int strips, const _Bool turned, int64_t n, int64_t depth,
         const int64_t begin = n * b / blocks, rows = n * (b + 1) / blocks - begin;
         matrix part = {a.at + begin * (turned ? 1 : a.stride), a.stride};
         switch (rows) {
-        case 5: block(5, strips, turned, depth, part, panel, to + begin * down, down, width); break;
-        case 4: block(4, strips, turned, depth, part, panel, to + begin * down, down, width); break;
-        case 3: block(3, strips, turned, depth, part, panel, to + begin * down, down, width); break;
-        case 2: block(2, strips, turned, depth, part, panel, to + begin * down, down, width); break;
-        default: block(1, strips, turned, depth, part, panel, to + begin * down, down, width);
+        case 5: few(5, strips, turned, depth, part, panel, to + begin * down, down, width); break;
+        case 4: few(4, strips, turned, depth, part, panel, to + begin * down, down, width); break;
+        case 3: few(3, strips, turned, depth, part, panel, to + begin * down, down, width); break;
+        case 2: few(2, strips, turned, depth, part, panel, to + begin * down, down, width); break;
+        default: few(1, strips, turned, depth, part, panel, to + begin * down, down, width);
         }
     }
 }

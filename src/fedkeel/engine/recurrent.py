@@ -9,17 +9,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import FedkeelError
 from ..flat import FlatModel
 from ..models.lstm import LSTM
 from .lean import special
-from .native import EXACT, build
+from .native import EXACT, Layer, addresses, build, no_second_derivative, written
 
 WIDEST = 256  # hidden units up to which C is ahead of torch's kernel on every machine tried; docs/speed.md has one
 
@@ -31,32 +29,30 @@ def lstms(model: FlatModel) -> list[LSTM | nn.LSTM]:
         plain = type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout)
         if isinstance(layer, LSTM | nn.LSTM) and (plain or type(layer) is LSTM):
             found += [layer] if _weights(layer, 0)[1].shape[-1] <= WIDEST else []
-    return found if model.flat.dtype == torch.float32 and model.flat.device.type == "cpu" else []
+    return found
 
 
-class Compiled:
-    """An LSTM layer that trains by C on whatever that was written for; everything else goes the way it went.
-
-    So does an evaluation, which needs no gates of all steps, and has many samples.
-    """
+class Compiled(Layer):
+    """An LSTM by C."""
 
     def __init__(self, layer: LSTM | nn.LSTM) -> None:
-        self.layer, self.otherwise, self.ran = layer, layer.forward, False
         self.ours = isinstance(layer, LSTM)
         self.count = layer.layers if isinstance(layer, LSTM) else layer.num_layers
         self.samples_first = isinstance(layer, LSTM) or layer.batch_first
         library()
-        layer.forward = self.forward  # type: ignore[method-assign]
+        super().__init__(layer)
 
-    def forward(self, *given: Any, **named: Any) -> Any:
-        weights = [_weights(self.layer, k) for k in range(self.count)]
-        if len(given) != 1 or named or not torch.is_grad_enabled() or not _fits(given[0], weights):
-            return self.otherwise(*given, **named)
-        self.ran = True
-        x, last = (given[0].transpose(0, 1) if self.samples_first else given[0]).contiguous(), []
-        for by, own, *biases in weights:
+    def weights(self) -> list[list[Tensor]]:
+        return [_weights(self.layer, k) for k in range(self.count)]
+
+    def fits(self, x: Any) -> bool:
+        return _fits(x, self.weights())
+
+    def train(self, x: Tensor) -> Any:
+        x, last = (x.transpose(0, 1) if self.samples_first else x).contiguous(), []
+        for by, own, *biases in self.weights():
             bias = biases[0] + biases[1] if len(biases) == 2 else biases[0] if biases else None
-            x, cell = _Layer.apply(x, by, own, bias)  # type: ignore[no-untyped-call]
+            x, cell = _Steps.apply(x, by, own, bias)  # type: ignore[no-untyped-call]
             last.append((x[-1], cell))
         outputs = x.transpose(0, 1) if self.samples_first else x
         return outputs if self.ours else (outputs, tuple(torch.stack(part) for part in zip(*last, strict=True)))
@@ -83,7 +79,7 @@ def _fits(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
     return all(part.dtype == torch.float32 and part.device.type == "cpu" for part in every)
 
 
-class _Layer(torch.autograd.Function):
+class _Steps(torch.autograd.Function):
     """(outputs `[steps, n, hidden]`, the last step's cells) of inputs `[steps, n, features]`."""
 
     @staticmethod
@@ -92,16 +88,14 @@ class _Layer(torch.autograd.Function):
         by, own, bias = by.contiguous(), own.contiguous(), None if bias is None else bias.contiguous()
         gates, outputs = x.new_empty(steps, n, 4 * hidden), x.new_empty(steps, n, hidden)
         cells, room = torch.empty_like(outputs), x.new_empty(library().room(n, features, hidden))
-        at = (None if part is None else part.data_ptr() for part in (x, by, own, bias, gates, cells, outputs, room))
-        library().forward(steps, n, features, hidden, *at)
+        library().forward(steps, n, features, hidden, *addresses(x, by, own, bias, gates, cells, outputs, room))
         ctx.save_for_backward(x, by, own, gates, cells, outputs)
         ctx.set_materialize_grads(False)
         return outputs, cells[-1].clone()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor | None, by_cell: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # with create_graph; what C returns has no derivative
-            raise FedkeelError("A compiled LSTM has first derivatives only; run without compile for a second one.")
+        no_second_derivative()
         x, by, own, gates, cells, outputs = ctx.saved_tensors
         (steps, n, features), hidden = x.shape, own.shape[1]
         if slope is None:
@@ -112,8 +106,8 @@ class _Layer(torch.autograd.Function):
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         d_by, d_own, d_bias = torch.empty_like(by), torch.empty_like(own), own.new_empty(4 * hidden)
         room = x.new_empty(library().room(n, features, hidden))
-        given = (part.data_ptr() for part in (x, by, own, gates, cells, outputs, slope))
-        made = (None if part is None else part.data_ptr() for part in (dc, dx, d_by, d_own, d_bias, room))
+        given = addresses(x, by, own, gates, cells, outputs, slope)
+        made = addresses(dc, dx, d_by, d_own, d_bias, room)
         library().backward(steps, n, features, hidden, *given, slope.stride(0), slope.stride(1), *made)
         return dx, d_by, d_own, d_bias if ctx.needs_input_grad[3] else None
 
@@ -121,7 +115,7 @@ class _Layer(torch.autograd.Function):
 @cache
 def library() -> Any:
     """The functions of `recurrent.c`."""
-    found = build(files(__package__).joinpath("recurrent.c").read_text(), EXACT)
+    found = build(written("products.c", "recurrent.c"), EXACT)
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     found.room.argtypes, found.room.restype = [number] * 3, number
     found.forward.argtypes, found.forward.restype = [number] * 4 + [pointer] * 8, None

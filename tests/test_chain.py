@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.engine import compiled, native
+from fedkeel.engine import chain, compiled, native
 from fedkeel.engine.compiled import translate
 from fedkeel.engine.gradients import lockstep
 from fedkeel.errors import ClientError, EngineWarning
@@ -59,7 +59,7 @@ def test_any_chain_has_the_gradients_that_torch_gives_it(inner, before, after, b
 
     task = task_of(make, dtype=dtype)
     model = task.adopt(0, dtype, "cpu")
-    found, want = native.gradients(task, model), lockstep(task, model)
+    found, want = chain.gradients(task, model), lockstep(task, model)
     y, x, target = points_of(task, model, clients, batch)
     share = torch.rand(clients, batch, generator=torch.Generator().manual_seed(2)).to(dtype)
     share[0, 0] = 0  # padding
@@ -77,7 +77,7 @@ def test_what_diverges_shows_on_its_own_client_alone(middle, value):
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), middle(), nn.Linear(5, 4)))
     model = task.adopt(0, torch.float64, "cpu")
     y, x, target = points_of(task, model, 3, 5)
-    found = native.gradients(task, model)
+    found = chain.gradients(task, model)
     clean = found(y, x, target, None)
     x[1, 2, 0] = value
     (g, loss), (want, expected) = found(y, x, target, None), lockstep(task, model)(y, x, target, None)
@@ -93,13 +93,13 @@ def test_a_label_without_a_score_is_refused(label):
     y, x, target = points_of(task, model, 3, 5)
     target[2, 4] = label
     with pytest.raises(IndexError, match="none of the 4 classes"):
-        native.gradients(task, model)(y, x, target, None)
+        chain.gradients(task, model)(y, x, target, None)
 
 
 def test_what_is_no_chain_from_numbers_to_classes_is_left_to_torch():
     def of(make=lambda: nn.Linear(6, 4), **settings):
         task = task_of(make, **settings)
-        return native.gradients(task, task.adopt(0, torch.float64, "cpu"))
+        return chain.gradients(task, task.adopt(0, torch.float64, "cpu"))
 
     assert of(loss=nn.CrossEntropyLoss(torch.ones(4).double(), reduction="none")) is None
     assert of(lambda: nn.Sequential(nn.Linear(6, 4), nn.GELU())) is None
@@ -113,7 +113,7 @@ def test_images_that_are_flattened_are_plain_numbers():
     task = task_of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), shape=(2,))
     model = task.adopt(0, torch.float64, "cpu")
     y, x, target = points_of(task, model, 3, 5)
-    found, want = native.gradients(task, model)(y, x, target, None), lockstep(task, model)(y, x, target, None)
+    found, want = chain.gradients(task, model)(y, x, target, None), lockstep(task, model)(y, x, target, None)
     assert torch.allclose(found[0], want[0]) and torch.allclose(found[1], want[1])
 
 
@@ -124,14 +124,14 @@ def test_the_loss_of_large_scores_is_as_exact_as_that_of_small_ones():
     y, x, target = points_of(task, model, 1, 5)
     for bias in (1e3, 1e6, 3e7):
         y[:, :-4], y[:, -4:] = 0, bias
-        assert native.gradients(task, model)(y, x, target, None)[1].item() == pytest.approx(math.log(4), rel=1e-6)
+        assert chain.gradients(task, model)(y, x, target, None)[1].item() == pytest.approx(math.log(4), rel=1e-6)
 
 
 @compiler
 def test_what_c_does_not_look_at_is_torchs_to_do_or_to_refuse():
     task = task_of(lambda: nn.Linear(6, 4, bias=False))
     model = task.adopt(0, torch.float64, "cpu")
-    found, want = native.gradients(task, model), lockstep(task, model)
+    found, want = chain.gradients(task, model), lockstep(task, model)
     y, x, target = points_of(task, model, 3, 5)
     share = torch.full((3, 5), 0.2).double()
     assert torch.equal(found(y[:1], x, target, None)[0], want(y[:1], x, target, None)[0])  # one model for all of them
@@ -160,12 +160,12 @@ def test_large_products_are_left_to_torch(monkeypatch):
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)))
     model = task.adopt(0, torch.float64, "cpu")
     y, x, target = points_of(task, model, 3, 5)
-    found, want = native.gradients(task, model), lockstep(task, model)(y, x, target, None)
+    found, want = chain.gradients(task, model), lockstep(task, model)(y, x, target, None)
     wrong = torch.full_like(target, 4)  # C and torch refuse it in their own words
-    monkeypatch.setattr(native, "LARGEST", 5 * model.size)
+    monkeypatch.setattr(chain, "LARGEST", 5 * model.size)
     with pytest.raises(IndexError, match="none of the 4 classes"):
         found(y, x, wrong, None)
-    monkeypatch.setattr(native, "LARGEST", 5 * model.size - 1)
+    monkeypatch.setattr(chain, "LARGEST", 5 * model.size - 1)
     with pytest.raises(RuntimeError, match="out of bounds"):
         found(y, x, wrong, None)
     assert torch.equal(found(y, x, target, None)[0], want[0])
@@ -222,7 +222,7 @@ def test_a_compiler_that_does_not_know_the_machine_is_asked_without(monkeypatch,
 @pytest.mark.parametrize(("wrong", "taken"), [(0, True), (1, True), (3000, False)])
 def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, monkeypatch):
     """A unit on the other side of its edge is one of many; a whole layer is another gradient."""
-    honest = native.gradients
+    honest = chain.gradients
 
     def altered(task, model):
         def gradients(*given):
@@ -232,7 +232,7 @@ def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, 
 
         return gradients
 
-    monkeypatch.setattr(native, "gradients", altered)
+    monkeypatch.setattr(chain, "gradients", altered)
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 3000), nn.ReLU(), nn.Linear(3000, 4)))
     made, told = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
     assert bool(made) is taken

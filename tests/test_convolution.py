@@ -1,0 +1,280 @@
+"""Convolutions by compiled C: the numbers of torch's own, for what it was written for, and the old way for the rest."""
+
+import os
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.data.batches import Batch
+from fedkeel.engine import convolution, native
+from fedkeel.engine.compiled import install, translate_layers
+from fedkeel.engine.gradients import Serial
+from fedkeel.errors import EngineWarning
+from fedkeel.flat import FlatModel
+
+pytestmark = pytest.mark.skipif(
+    not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))), reason="no C compiler here"
+)
+
+
+def pair(*sizes, **options):
+    """(the layer by C, the same in double precision by torch)."""
+    torch.manual_seed(0)
+    layer, exact = nn.Conv2d(*sizes, **options), nn.Conv2d(*sizes, **options).double()
+    exact.load_state_dict(layer.state_dict())
+    convolution.Compiled(layer)
+    return layer, exact
+
+
+def everything(layer, x):
+    """Outputs and the gradients by x and all weights of a sum that has all of them."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y)
+    return [y, *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()])]
+
+
+def images(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def ran(layer):
+    return layer.forward.__self__.ran
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(st.integers(1, 5), st.integers(1, 5)), st.sampled_from([3, 5]), st.integers(0, 5),
+    st.tuples(st.integers(1, 17), st.integers(1, 17)), st.integers(1, 9), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_outputs_and_gradients_are_torchs(channels, kernel, padding, size, samples, bias, last):
+    size = [max(length, kernel - 2 * padding) for length in size]
+    layer, exact = pair(*(16 * c for c in channels), kernel, padding=padding, bias=bias)
+    layer.forward.__self__._saves = lambda *size: True  # also where it would not pay
+    x = images(samples, 16 * channels[0], *size)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    torch.use_deterministic_algorithms(True)  # what is not written to is no number
+    try:
+        found = everything(layer, x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for got, want in zip(found, everything(exact, x.double()), strict=True):
+        assert got.shape == want.shape
+        assert (got - want).norm() <= 2e-5 * want.norm() + 1e-6
+    assert ran(layer)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "shape"),
+    [
+        ((32, 64, 3), {}, (20, 32, 26, 26)),
+        ((64, 64, 5), {}, (64, 64, 14, 14)),
+        ((16, 16, 3), {"padding": 1}, (16, 16, 32, 32)),
+    ],
+)
+def test_the_layers_of_the_workloads_are_a_few_roundings_from_torchs(sizes, options, shape):
+    layer, exact = pair(*sizes, **options)
+    x = images(*shape)
+    for got, want in zip(everything(layer, x), everything(exact, x.double()), strict=True):
+        assert (got - want).norm() <= 2e-5 * want.norm()
+    y = exact(x.double())
+    assert (layer(x) - y).norm() <= 4e-6 * y.norm() and ran(layer)
+
+
+def test_narrower_vectors_give_the_same(monkeypatch):
+    """As on machines without these instructions; what has others compiles for what it has."""
+    x = images(3, 32, 11, 9)
+    layer, exact = pair(32, 48, 3, padding=1)
+    wanted, text = everything(exact, x.double()), native.written("products.c", "convolution.c")
+    for narrow in ("-mno-avx512f", "-mno-avx"):
+        try:
+            native.build(text, (*native.EXACT, narrow))
+        except RuntimeError:
+            pytest.skip("this compiler knows no such vectors")
+        monkeypatch.setattr(convolution, "EXACT", (*native.EXACT, narrow))
+        convolution.library.cache_clear()
+        try:
+            for got, want in zip(everything(layer, x), wanted, strict=True):
+                assert (got - want).norm() <= 2e-5 * want.norm()
+        finally:
+            convolution.library.cache_clear()
+    assert ran(layer)
+
+
+@pytest.mark.parametrize("frozen", [["weight"], ["bias"], ["weight", "bias"], ["x"], ["x", "weight"], ["x", "bias"]])
+def test_what_is_frozen_changes_nothing_for_the_rest(frozen):
+    layer, exact = pair(16, 32, 3)
+    found = []
+    for each in (layer, exact):
+        x = images(4, 16, 10, 10).to(each.weight)
+        parts = {"x": x, **dict(each.named_parameters())}
+        asked = [part.requires_grad_() for name, part in parts.items() if name not in frozen]
+        for name in frozen:
+            parts[name].requires_grad_(False)
+        y = each(x)
+        found.append(torch.autograd.grad((y * y).sum(), asked))
+    assert ran(layer)
+    assert all((got - want).norm() <= 2e-5 * want.norm() for got, want in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_no_number_shows(bad):
+    layer, exact = pair(16, 16, 3, padding=1)
+    x = images(2, 16, 8, 8)
+    x[1, 3, 4, 5] = bad
+    got, want = layer(x), exact(x.double())
+    assert not (got.isfinite() & ~want.isfinite()).any() and got[0].isfinite().all()
+    for want, got in zip(everything(exact, x.double())[1:], everything(layer, x)[1:], strict=True):
+        assert not (got.isfinite() & ~want.isfinite()).any()
+    with torch.no_grad():
+        layer.weight[2, 3, 1, 1] = bad
+    assert not layer(images(2, 16, 8, 8))[:, 2].isfinite().any()
+
+
+def test_an_evaluation_goes_the_way_it_went():
+    layer, _ = pair(16, 16, 3)
+    plain, x = nn.Conv2d(16, 16, 3), images(5, 16, 8, 8)
+    plain.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        assert torch.equal(layer(x), plain(x)) and not ran(layer)
+
+
+def test_a_second_derivative_is_refused():
+    layer, _ = pair(16, 16, 3)
+    with pytest.raises(fk.FedkeelError, match="first derivatives only"):
+        torch.autograd.grad(layer(images(5, 16, 8, 8)).sum(), list(layer.parameters()), create_graph=True)
+
+
+def test_what_it_was_not_written_for_goes_the_way_it_went():
+    layer, exact = pair(16, 16, 3)
+    plain = nn.Conv2d(16, 16, 3)
+    plain.load_state_dict(layer.state_dict())
+    for x in (images(16, 8, 8), images(2, 16, 3, 3), images(2, 16, 4, 3)):  # one image; tiles that save too little
+        assert torch.equal(layer(x), plain(x))
+    layer.double()
+    assert torch.equal(layer(images(2, 16, 8, 8).double()), exact(images(2, 16, 8, 8).double()))
+    layer.float()
+    with pytest.raises(RuntimeError):
+        layer(images(2, 8, 8, 8))
+    with pytest.raises(RuntimeError):
+        layer(images(2, 16, 2, 8))
+    assert not ran(layer)
+    layer(images(2, 16, 8, 8))
+    assert ran(layer)
+
+
+LAYERS = [
+    (nn.Conv2d(16, 32, 3), True), (nn.Conv2d(16, 32, (5, 5), padding=2, bias=False), True),
+    (nn.Conv2d(16, 32, 7), False), (nn.Conv2d(16, 32, (3, 5)), False), (nn.Conv2d(3, 32, 3), False),
+    (nn.Conv2d(16, 20, 3), False), (nn.Conv2d(16, 32, 3, stride=2), False), (nn.Conv2d(16, 32, 3, dilation=2), False),
+    (nn.Conv2d(32, 32, 3, groups=2), False), (nn.Conv2d(16, 32, 3, padding=(0, 1)), False),
+    (nn.Conv2d(16, 32, 3, padding="same"), False), (nn.Conv2d(16, 32, 3, padding=1, padding_mode="reflect"), False),
+    (nn.Conv2d(16, 32, 3, padding=6), False), (nn.Conv2d(512, 256, 3), False), (nn.Conv1d(16, 32, 3), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layer", "taken"), LAYERS)
+def test_which_layers_it_was_written_for(layer, taken):
+    assert bool(install(FlatModel(nn.Sequential(layer), torch.float32))) == taken
+    assert not install(FlatModel(nn.Sequential(layer), torch.float64))
+
+
+def seeing(middle):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 3, 10, 10, generator=draw), torch.randint(5, (60,), generator=draw)
+    data = fk.FederatedData.from_arrays(x, y, clients=[0] * 10 + [1] * 20 + [2] * 30, test=(x, y))
+
+    def make():
+        end = (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 5))
+        return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), middle(), *end)
+
+    return fk.Task(make, fk.cross_entropy, data, batch_size=5, lr=0.1)
+
+
+class Twice(nn.Module):
+    """One layer runs twice, and what it returns is changed in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x):
+        y = self.layer(x)
+        y += x
+        return self.layer(y.relu_())
+
+
+class Frozen(nn.Sequential):
+    """The first of two layers does not learn."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(32, 16, 5, padding=2))
+        self[0].requires_grad_(False)
+
+
+def normed():
+    return nn.utils.parametrizations.weight_norm(nn.Conv2d(16, 16, 3, padding=1))
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [Twice, Frozen, lambda: nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), normed())],
+    ids=["twice", "frozen", "normed"],
+)
+def test_layers_that_are_used_in_other_ways_give_the_same_gradients(middle):
+    task = seeing(middle)
+    model = task.adopt(0, torch.float32, "cpu")
+    assert translate_layers(task, model)[0]  # which compares them
+    compiled = model.replica()
+    layers = install(compiled)
+    batch = Batch(task.data.x[None, :9], task.data.y[None, :9], None)
+    for at in (model.flat, 0.5 * model.flat):  # where the model is, and elsewhere
+        found = []
+        for each in (compiled, model.replica()):
+            serial = Serial(task, each)
+            serial.start(model.flat, 1)
+            found.append(serial(each.flat[None] if at is model.flat else at[None], batch)[0].clone())
+        assert (found[0] - found[1]).norm() <= 1e-4 * found[1].norm() and not torch.equal(*found)
+    assert all(layer.ran for layer in layers)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "deltasgd"])
+def test_a_compiled_run_learns_what_another_does(algorithm):
+    def play(**options):
+        task = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1))
+        return fk.train(task, algorithm, rounds=3, engine=fk.Local("serial", **options))
+
+    run, plain = play(compile=True), play()
+    assert "Conv2d compiled in" in run.config["engine_reason"]
+    assert torch.allclose(run.params, plain.params, atol=1e-4) and not torch.equal(run.params, plain.params)
+    assert torch.equal(run.params, play(compile=True, workers=3).params)
+
+
+@pytest.mark.parametrize(
+    ("middle", "told"),
+    [
+        (nn.Identity, "no layer that C would be faster with"),
+        (
+            lambda: nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(16, 16, 3)),
+            "Conv2d in a way, or at a size, that C is not used for",
+        ),
+    ],
+)
+def test_a_model_without_a_layer_for_it_says_so(middle, told):
+    with pytest.warns(EngineWarning, match=told):
+        run = fk.train(seeing(middle), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
+    assert "not compiled: " in run.config["engine_reason"]
+
+
+def test_gradients_that_differ_are_refused(monkeypatch):
+    train = convolution.Compiled.train
+    monkeypatch.setattr(convolution.Compiled, "train", lambda self, x: train(self, x) * 1.1)
+    task = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1))
+    assert translate_layers(task, task.adopt(0, torch.float32, "cpu")) == (
+        False, "compiled gradients differ from the others",
+    )  # fmt: skip
