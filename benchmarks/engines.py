@@ -28,7 +28,7 @@ ENGINES = {
         Engine(NAIVE[1], "naive", {"threads": "2"}),
         Engine("fedkeel", "fedkeel"),
         Engine("fedkeel, any model", "fedkeel", {"mode": "batched", "model": "any"}, workloads=("W1",)),
-        Engine("fedkeel, compiled", "fedkeel", {"compile": "yes"}, workloads=("W1", "W4")),
+        Engine("fedkeel, compiled", "fedkeel", {"compile": "yes"}),
         Engine("pfl, 2 processes", "pfl", {"processes": "2"}, "pfl"),
         Engine("fedjax", "fedjax", {}, "fedjax", ("W1", "W4")),
         Engine("pfl, 1 process", "pfl", {"processes": "1"}, "pfl", passes=1),

@@ -27,7 +27,7 @@ from engines import ENGINES, NAIVE, Engine, named
 from render import write
 from workloads import WORKLOADS, store
 
-SECTIONS = {"scale": 300.0, "startup": 120.0, "crossover": 300.0, "lstm": 120.0, "rules": 5400.0}  # caps in seconds
+SECTIONS = {"scale": 300.0, "startup": 120.0, "crossover": 300.0, "layers": 120.0, "rules": 5400.0}  # caps in seconds
 CAP = 150.0  # seconds a cell may take, start-up included
 
 
