@@ -2,7 +2,7 @@
    `convolution.py` calls it, behind `products.c`.
 
    Take the kernel w of r numbers for the coefficients of a polynomial, and V for what gives its values at six points:
-   0, 1, -1, 2, -2 and infinity. Of six numbers x in a row the kernel makes 7 - r outputs (Winograd, 1980)
+   0, p, -p, q, -q and infinity. Of six numbers x in a row the kernel makes 7 - r outputs (Winograd, 1980)
 
        y = V' (N V w * B' x),
 
@@ -12,6 +12,8 @@
 
        dx = B (N V w * V dy),    dw = V' N (V dy * B' x).
 
+   With p = 2/3 and q = 3/2 numbers stay of a size, and rounding errors are half of those with the usual 1 and 2.
+
    Images have their channels innermost. They are taken apart into tiles of 6 x 6, some of which are worked on at a time
    and stay near, while the next ones are fetched. */
 
@@ -19,6 +21,10 @@ enum { SIDE = 6, POINTS = SIDE * SIDE, TILES = 24 };
 typedef struct { int64_t height, width, channels; } image;
 typedef struct { int64_t down, across, all, step; } grid; /* of tiles: per image, in all, and how far apart */
 
+#define P (2 / 3.f)
+#define Q (3 / 2.f) /* p q = 1, which spares multiplications */
+#define PP (P * P)
+#define QQ (Q * Q)
 #define D(i) d[(i) * apart]
 #define EACH(i, j, n) UNROLLED for (int i = 0; i < (n); i++) UNROLLED for (int j = 0; j < (n); j++)
 
@@ -26,36 +32,40 @@ typedef struct { int64_t down, across, all, step; } grid; /* of tiles: per image
 HERE void values(const int n, vector *d, const int apart) {
     vector c[SIDE] = {0};
     UNROLLED for (int i = 0; i < n; i++) c[i] = D(i);
-    vector even = c[0] + c[2] + c[4], odd = c[1] + c[3];
-    vector even_2 = c[0] + 4 * c[2] + 16 * c[4], odd_2 = 2 * c[1] + 8 * c[3];
-    D(0) = c[0], D(1) = even + odd, D(2) = even - odd, D(3) = even_2 + odd_2, D(4) = even_2 - odd_2, D(5) = c[n - 1];
+    vector even_p = c[0] + PP * (c[2] + PP * c[4]), odd_p = P * (c[1] + PP * c[3]);
+    vector even_q = c[0] + QQ * (c[2] + QQ * c[4]), odd_q = Q * (c[1] + QQ * c[3]);
+    D(0) = c[0], D(1) = even_p + odd_p, D(2) = even_p - odd_p, D(3) = even_q + odd_q, D(4) = even_q - odd_q;
+    D(5) = c[n - 1];
 }
 
 /* V' */
 HERE void values_turned(const int n, vector *d, const int apart) {
-    vector even = D(1) + D(2), odd = D(1) - D(2), even_2 = D(3) + D(4), odd_2 = D(3) - D(4), last = D(5);
-    D(0) = D(0) + even + even_2, D(1) = odd + 2 * odd_2, D(2) = even + 4 * even_2, D(3) = odd + 8 * odd_2;
-    D(4) = even + 16 * even_2;
+    vector even_p = D(1) + D(2), odd_p = P * (D(1) - D(2)), even_q = D(3) + D(4), odd_q = Q * (D(3) - D(4));
+    vector last = D(5);
+    D(0) += even_p + even_q, D(1) = odd_p + odd_q, D(2) = PP * even_p + QQ * even_q, D(3) = PP * odd_p + QQ * odd_q;
+    D(4) = PP * PP * even_p + QQ * QQ * even_q;
     D(n - 1) += last;
 }
 
 /* B' */
 HERE void spread(const int n, vector *d, const int apart) {
-    vector even = D(4) - 4 * D(2), odd = D(3) - 4 * D(1), even_2 = D(4) - D(2), odd_2 = 2 * (D(3) - D(1));
-    vector first = 4 * D(0) - 5 * D(2) + D(4), last = 4 * D(1) - 5 * D(3) + D(5);
-    D(0) = first, D(1) = even + odd, D(2) = even - odd, D(3) = even_2 + odd_2, D(4) = even_2 - odd_2, D(5) = last;
+    vector even_p = D(4) - QQ * D(2), odd_p = P * D(3) - Q * D(1);
+    vector even_q = D(4) - PP * D(2), odd_q = Q * D(3) - P * D(1);
+    D(0) += D(4) - (PP + QQ) * D(2), D(5) += D(1) - (PP + QQ) * D(3);
+    D(1) = even_p + odd_p, D(2) = even_p - odd_p, D(3) = even_q + odd_q, D(4) = even_q - odd_q;
 }
 
 /* B */
 HERE void spread_turned(const int n, vector *d, const int apart) {
-    vector even = D(1) + D(2), odd = D(1) - D(2), even_2 = D(3) + D(4), odd_2 = 2 * (D(3) - D(4)), first = D(0);
-    D(0) = 4 * first, D(1) = 4 * (D(5) - odd) - odd_2, D(2) = -5 * first - 4 * even - even_2;
-    D(3) = odd + odd_2 - 5 * D(5), D(4) = first + even + even_2;
+    vector even_p = D(1) + D(2), odd_p = D(1) - D(2), even_q = D(3) + D(4), odd_q = D(3) - D(4);
+    D(1) = D(5) - Q * odd_p - P * odd_q, D(2) = -(PP + QQ) * D(0) - QQ * even_p - PP * even_q;
+    D(3) = P * odd_p + Q * odd_q - (PP + QQ) * D(5), D(4) = D(0) + even_p + even_q;
 }
 
 /* N, in the plane */
 HERE float scale(const int point) {
-    const float n[SIDE] = {1 / 4.f, -1 / 6.f, -1 / 6.f, 1 / 24.f, 1 / 24.f, 1};
+    const float at_p = 1 / (2 * PP * (PP - QQ)), at_q = 1 / (2 * QQ * (QQ - PP));
+    const float n[SIDE] = {1, at_p, at_p, at_q, at_q, 1};
     return n[point / SIDE] * n[point % SIDE];
 }
 
@@ -115,9 +125,10 @@ HERE square square_of(const int n, const grid *g, image of, int64_t padding, int
     return s;
 }
 
-/* The squares that TILES tiles have in an image, as to[POINTS][TILES][channels]: spread if they are of x, values if
-   they are of the smaller dy. */
-HERE void take(const int n, const grid *g, image of, int64_t padding, int64_t tile, const float *x, float *to) {
+/* The squares that TILES tiles have in an image, as to[POINTS][TILES][channels]: spread if they are of x; values if they
+   are of the smaller dy, which is summed as well. */
+HERE void take(const int n, const grid *g, image of, int64_t padding, int64_t tile, const float *x, float *to,
+               float *sums) {
     const int64_t c = of.channels;
     for (int64_t t = 0; t < TILES; t++, tile++, to += c) {
         const square s = square_of(n, g, of, padding, tile);
@@ -131,7 +142,12 @@ HERE void take(const int n, const grid *g, image of, int64_t padding, int64_t ti
                     for (int b = s.left; b < s.right; b++) d[a * SIDE + b] = *vector_at(from + (a * of.width + b) * c);
             }
             if (n == SIDE) { PLANE(spread, n, n, SIDE); }
-            else { PLANE(values, n, n, SIDE); }
+            else {
+                vector sum = *vector_at(sums + j);
+                EACH(a, b, n) sum += d[a * SIDE + b];
+                *vector_at(sums + j) = sum;
+                PLANE(values, n, n, SIDE);
+            }
             UNROLLED for (int p = 0; p < POINTS; p++) *vector_at(to + p * TILES * c + j) = d[p];
         }
     }
@@ -218,7 +234,7 @@ HERE void forth(const int r, int64_t n, image of, int64_t padding, int64_t out, 
     float *u = room, *v = u + POINTS * in * out, *m = v + POINTS * TILES * in;
     lay_kernels(r, in, r * r, out, in * r * r, w, u);
     for (int64_t tile = 0; tile < g.all; tile += TILES) {
-        take(SIDE, &g, of, padding, tile, x, v);
+        take(SIDE, &g, of, padding, tile, x, v, 0);
         times(out, in, v, u, m, fresh(step, &g, to, 0, tile, y), fresh(SIDE, &g, of, padding, tile + TILES, x));
         give(step, &g, to, 0, tile, m, bias, y);
     }
@@ -237,15 +253,12 @@ HERE void back(const int r, int64_t n, image of, int64_t padding, int64_t out, c
     memset(d_bias, 0, out * sizeof *d_bias);
     if (dx) lay_kernels(r, out, in * r * r, in, r * r, w, u);
     for (int64_t tile = 0; tile < g.all; tile += TILES) {
-        take(step, &g, to, 0, tile, dy, z);
+        take(step, &g, to, 0, tile, dy, z, d_bias);
         if (dw) {
             const int64_t next = tile + TILES;
-            take(SIDE, &g, of, padding, tile, x, v);
+            take(SIDE, &g, of, padding, tile, x, v, 0);
             turned_times(in, out, v, z, du, fresh(SIDE, &g, of, padding, next, x), fresh(step, &g, to, 0, next, dy));
         }
-        const float *sums = z + (SIDE + 1) * TILES * out; /* a polynomial's value at 1 is the sum of its coefficients */
-        for (int t = 0; t < TILES; t++)
-            for (int64_t j = 0; j < out; j++) d_bias[j] += sums[t * out + j];
         if (dx) {
             const span soon = fresh(SIDE, &g, of, padding, tile, dx);
             times(in, out, z, u, dv, soon, (span){0});

@@ -1,7 +1,7 @@
 """`compile=True` where clients run one at a time: convolutions by compiled C, with Winograd's method (`convolution.c`).
 
-It needs a fraction of the multiplications that torch's kernels do, at the price of a few times their rounding errors;
-a test holds it to 4e-6 of a layer's outputs. `make bench` has it on W2, W3 and W5.
+It needs a fraction of the multiplications that torch's kernels do, at the price of about twice their rounding errors;
+a test holds it to 2e-6 of a layer's outputs. `make bench` has it on W2, W3 and W5.
 """
 
 from __future__ import annotations
