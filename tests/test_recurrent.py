@@ -98,10 +98,20 @@ def test_an_evaluation_goes_the_way_it_went():
         assert torch.equal(layer(x)[0], plain(x)[0]) and not layer.forward.__self__.ran
 
 
-def test_a_second_derivative_is_refused():
-    layer, _ = pair(3, 4)
-    with pytest.raises(fk.FedkeelError, match="first derivatives only"):
-        torch.autograd.grad(layer(torch.randn(5, 2, 3))[0].sum(), list(layer.parameters()), create_graph=True)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("part", ["outputs", "cells"])
+def test_second_derivatives_are_torchs(part, bias):
+    layer, exact = pair(3, 4, bias=bias)
+    x, found = torch.randn(5, 2, 3, dtype=torch.float64), []
+    for each in (layer, exact):
+        given_ = x.to(each.weight_ih_l0.dtype).requires_grad_()
+        outputs, (_, cells) = each(given_)
+        asked = [given_, *each.parameters()]
+        end = (outputs if part == "outputs" else cells).square().sum()
+        slopes = torch.autograd.grad(end, asked, create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), asked))
+    assert layer.forward.__self__.ran
+    assert all(torch.allclose(got.double(), want, rtol=1e-4, atol=1e-5) for got, want in zip(*found, strict=True))
 
 
 def test_what_it_was_not_written_for_goes_the_way_it_went():
@@ -168,9 +178,10 @@ def test_a_compiled_run_learns_what_another_does(make):
     def play(**options):
         return fk.train(reading(make), "fedavg", rounds=3, engine=fk.Local("serial", **options))
 
-    run, plain = play(compile=True), play()
+    run, plain = play(), play(compile=False)
     assert "LSTM compiled in" in run.config["engine_reason"]
     assert torch.allclose(run.params, plain.params, atol=1e-5) and not torch.equal(run.params, plain.params)
+    assert run.config["compile"] and not plain.config["compile"] and "compiled" not in plain.config["engine_reason"]
     assert torch.equal(run.params, play(compile=True, workers=3).params)
 
 
@@ -206,4 +217,6 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.warns(EngineWarning, match=r"no effect: no C compiler found \(cc, gcc or clang\)\.$"):
         run = fk.train(reading(Reader), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
-    assert torch.equal(run.params, fk.train(reading(Reader), "fedavg", rounds=1, engine="serial").params)
+    as_ever = fk.train(reading(Reader), "fedavg", rounds=1, engine="serial")  # without a word of warning
+    assert torch.equal(run.params, as_ever.params) and not run.config["compile"] and not as_ever.config["compile"]
+    assert as_ever.config["engine_reason"].endswith("not compiled: no C compiler found (cc, gcc or clang)")

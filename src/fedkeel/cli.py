@@ -158,9 +158,8 @@ def add_settings(run: Parser) -> None:
     run.add_argument("--engine", metavar="MODE", help="auto (default), serial, batched, or probe: try both, keep one")
     run.add_argument(
         "--compile",
-        action="store_true",
-        default=None,
-        help="small models, LSTMs and convolutions by C; needs a C compiler",
+        action=argparse.BooleanOptionalAction,
+        help="small models by C, too; default: LSTMs and convolutions, if there is a C compiler; --no-compile: nothing",
     )
     run.add_argument("--device", help="cpu (default), cuda or mps")
     run.add_argument("--dtype", help="float32 (default) or float64")

@@ -47,7 +47,7 @@ class Study:
     checkpoint_every: int = 10
     dtype: str = "float32"
     device: str = "cpu"
-    compile: bool = False
+    compile: bool | None = None
     eval_samples: int | None = None
     diagnose: int | None = None
     why: str | None = None  # what a probe measured

@@ -134,7 +134,7 @@ def train(
     with one_thread():
         workers = engine.start(job.task, model, seed, job.algorithm.capacity)
         config = configuration(job, workers, dtype, eval_every, every)
-        config |= {"compile": engine.compile, "eval_samples": eval_samples, "diagnose": diagnose}
+        config |= {"compile": workers.compiled, "eval_samples": eval_samples, "diagnose": diagnose}
         started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)

@@ -1,8 +1,8 @@
-"""`compile=True`: the gradients of a group of clients, translated once into machine code.
+"""Gradients translated once into machine code.
 
-Where clients run one at a time, LSTM layers (`recurrent.py`) and convolutions (`convolution.py`) run by C. Where they
-run in lockstep, a chain of plain layers becomes C (`chain.py`); any other model is left to torch's compiler, which
-takes much longer.
+Where clients run one at a time, LSTM layers (`recurrent.py`) and convolutions (`convolution.py`) run by C, unless
+`compile=False`. Where they run in lockstep, with `compile=True` a chain of plain layers becomes C (`chain.py`); any
+other model is left to torch's compiler, which takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
 arithmetic; what that checks is seen to here: the same types, contiguous tensors, two of everything.
@@ -33,6 +33,7 @@ from .native import Layer
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
 MOST = 2**20  # clients, or samples in a batch
+NOTHING = "clients run one at a time here, and the model has no layer that C would be faster with"
 TRANSLATED: dict[str, bytes] = {}  # by what is computed: the arms and seeds of a command share it
 
 
@@ -63,7 +64,7 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
     try:
         layers = install(made)
         if not layers:
-            return False, "clients run one at a time here, and the model has no layer that C would be faster with"
+            return False, NOTHING
         for n in (2, 3):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
             found = []

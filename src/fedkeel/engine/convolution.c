@@ -1,4 +1,4 @@
-/* Convolutions with kernels of 3 x 3 or 5 x 5, with a fraction of the multiplications, forth and back.
+/* Convolutions with kernels of 3 x 3 or 5 x 5 (KERNEL), with a fraction of the multiplications, forth and back.
    `convolution.py` calls it, behind `products.c`.
 
    Take the kernel w of r numbers for the coefficients of a polynomial, and V for what gives its values at six points:
@@ -17,9 +17,9 @@
    Images have their channels innermost. They are taken apart into tiles of 6 x 6, some of which are worked on at a time
    and stay near, while the next ones are fetched. */
 
-enum { SIDE = 6, POINTS = SIDE * SIDE, TILES = 24 };
+enum { SIDE = 6, POINTS = SIDE * SIDE, R = KERNEL, STEP = SIDE + 1 - R, TILES = 24 };
 typedef struct { int64_t height, width, channels; } image;
-typedef struct { int64_t down, across, all, step; } grid; /* of tiles: per image, in all, and how far apart */
+typedef struct { int64_t down, across, all; } grid; /* of tiles, STEP apart: per image, and in all */
 
 #define P (2 / 3.f)
 #define Q (3 / 2.f) /* p q = 1, which spares multiplications */
@@ -76,47 +76,46 @@ HERE float scale(const int point) {
 
 HERE vector *vector_at(const float *at) { return (vector *)at; }
 
-/* Kernels w[out][in][r][r] as u[POINTS][rows][columns], where rows and columns are the inputs and outputs or, with
+/* Kernels w[out][in][R][R] as u[POINTS][rows][columns], where rows and columns are the inputs and outputs or, with
    their strides in w, the other way round. */
-HERE void lay_kernels(const int r, int64_t rows, int64_t row, int64_t columns, int64_t column, const float *w,
-                      float *u) {
+HERE void lay_kernels(int64_t rows, int64_t row, int64_t columns, int64_t column, const float *w, float *u) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j += LANES) {
             vector d[POINTS];
-            float near[25][LANES];
+            float near[R * R][LANES];
             for (int lane = 0; lane < LANES; lane++)
-                UNROLLED for (int e = 0; e < r * r; e++) near[e][lane] = w[i * row + (j + lane) * column + e];
-            EACH(a, b, r) d[a * SIDE + b] = *vector_at(near[a * r + b]);
-            PLANE(values, r, r, SIDE);
+                UNROLLED for (int e = 0; e < R * R; e++) near[e][lane] = w[i * row + (j + lane) * column + e];
+            EACH(a, b, R) d[a * SIDE + b] = *vector_at(near[a * R + b]);
+            PLANE(values, R, R, SIDE);
             UNROLLED for (int p = 0; p < POINTS; p++) *vector_at(u + (p * rows + i) * columns + j) = scale(p) * d[p];
         }
 }
 
 /* dw from its du[POINTS][in][out] */
-HERE void gather_kernels(const int r, int64_t in, int64_t out, const float *du, float *dw) {
+HERE void gather_kernels(int64_t in, int64_t out, const float *du, float *dw) {
     for (int64_t i = 0; i < in; i++)
         for (int64_t j = 0; j < out; j += LANES) {
             vector d[POINTS];
-            float near[25][LANES];
+            float near[R * R][LANES];
             UNROLLED for (int p = 0; p < POINTS; p++) d[p] = scale(p) * *vector_at(du + (p * in + i) * out + j);
-            PLANE(values_turned, r, SIDE, r);
-            EACH(a, b, r) *vector_at(near[a * r + b]) = d[a * SIDE + b];
+            PLANE(values_turned, R, SIDE, R);
+            EACH(a, b, R) *vector_at(near[a * R + b]) = d[a * SIDE + b];
             for (int lane = 0; lane < LANES; lane++)
-                UNROLLED for (int e = 0; e < r * r; e++) dw[((j + lane) * in + i) * r * r + e] = near[e][lane];
+                UNROLLED for (int e = 0; e < R * R; e++) dw[((j + lane) * in + i) * R * R + e] = near[e][lane];
         }
 }
 
 /* Tiles that cover these outputs of n images. */
-HERE grid grid_of(int64_t step, int64_t n, image outputs) {
-    const int64_t down = (outputs.height + step - 1) / step, across = (outputs.width + step - 1) / step;
-    return (grid){down, across, n * down * across, step};
+HERE grid grid_of(int64_t n, image outputs) {
+    const int64_t down = (outputs.height + STEP - 1) / STEP, across = (outputs.width + STEP - 1) / STEP;
+    return (grid){down, across, n * down * across};
 }
 
 /* What of a square of n x n an image has: where its corner is or would be, and the rows and columns inside. */
 typedef struct { int64_t corner; int top, bottom, left, right; _Bool whole; } square;
 HERE square square_of(const int n, const grid *g, image of, int64_t padding, int64_t tile) {
     const int64_t number = tile / (g->down * g->across);
-    const int64_t y = tile / g->across % g->down * g->step - padding, x = tile % g->across * g->step - padding;
+    const int64_t y = tile / g->across % g->down * STEP - padding, x = tile % g->across * STEP - padding;
     square s = {((number * of.height + y) * of.width + x) * of.channels};
     if (tile >= g->all) return s;
     s.top = y < 0 ? -y : 0, s.bottom = y + n > of.height ? of.height - y : n;
@@ -178,7 +177,7 @@ HERE void give(const int n, const grid *g, image of, int64_t padding, int64_t ti
 /* Where, in these images, the rows end that tiles before this one reach into. */
 HERE int64_t reach(const int n, const grid *g, image of, int64_t padding, int64_t tile) {
     const int64_t last = (tile < g->all ? tile : g->all) - 1, number = last / (g->down * g->across);
-    const int64_t bottom = last / g->across % g->down * g->step - padding + n;
+    const int64_t bottom = last / g->across % g->down * STEP - padding + n;
     return (number * of.height + (bottom < of.height ? bottom : of.height)) * of.width * of.channels;
 }
 
@@ -224,40 +223,36 @@ static void turned_times(int64_t n, int64_t width, const float *a, const float *
 /* Numbers that there has to be room for, on either way. */
 int64_t room(int64_t in, int64_t out) { return POINTS * (2 * in * out + TILES * (2 * in + out)); }
 
-/* y[n][..][..][out] of x[n][height][width][in], with kernels w[out][in][r][r] and bias[out], which may be missing */
-HERE void forth(const int r, int64_t n, image of, int64_t padding, int64_t out, const float *x, const float *w,
-                const float *bias, float *y, float *room) {
-    const int64_t in = of.channels;
-    const image to = {of.height + 2 * padding - r + 1, of.width + 2 * padding - r + 1, out};
-    const int step = SIDE + 1 - r;
-    const grid g = grid_of(step, n, to);
+/* y[n][..][..][out] of x[n][height][width][in], with kernels w[out][in][R][R] and bias[out], which may be missing */
+void forward(int64_t n, int64_t height, int64_t width, int64_t in, int64_t padding, int64_t out, const float *x,
+             const float *w, const float *bias, float *y, float *room) {
+    const image of = {height, width, in}, to = {height + 2 * padding - R + 1, width + 2 * padding - R + 1, out};
+    const grid g = grid_of(n, to);
     float *u = room, *v = u + POINTS * in * out, *m = v + POINTS * TILES * in;
-    lay_kernels(r, in, r * r, out, in * r * r, w, u);
+    lay_kernels(in, R * R, out, in * R * R, w, u);
     for (int64_t tile = 0; tile < g.all; tile += TILES) {
         take(SIDE, &g, of, padding, tile, x, v, 0);
-        times(out, in, v, u, m, fresh(step, &g, to, 0, tile, y), fresh(SIDE, &g, of, padding, tile + TILES, x));
-        give(step, &g, to, 0, tile, m, bias, y);
+        times(out, in, v, u, m, fresh(STEP, &g, to, 0, tile, y), fresh(SIDE, &g, of, padding, tile + TILES, x));
+        give(STEP, &g, to, 0, tile, m, bias, y);
     }
 }
 
 /* From the derivatives by y those by the bias and, unless nobody asks, the kernels and x. */
-HERE void back(const int r, int64_t n, image of, int64_t padding, int64_t out, const float *x, const float *w,
-               const float *dy, float *dx, float *dw, float *d_bias, float *room) {
-    const int64_t in = of.channels;
-    const image to = {of.height + 2 * padding - r + 1, of.width + 2 * padding - r + 1, out};
-    const int step = SIDE + 1 - r;
-    const grid g = grid_of(step, n, to);
+void backward(int64_t n, int64_t height, int64_t width, int64_t in, int64_t padding, int64_t out, const float *x,
+              const float *w, const float *dy, float *dx, float *dw, float *d_bias, float *room) {
+    const image of = {height, width, in}, to = {height + 2 * padding - R + 1, width + 2 * padding - R + 1, out};
+    const grid g = grid_of(n, to);
     float *u = room, *du = u + POINTS * in * out, *v = du + POINTS * in * out, *z = v + POINTS * TILES * in;
     float *dv = z + POINTS * TILES * out;
     if (dw) memset(du, 0, POINTS * in * out * sizeof *du);
     memset(d_bias, 0, out * sizeof *d_bias);
-    if (dx) lay_kernels(r, out, in * r * r, in, r * r, w, u);
+    if (dx) lay_kernels(out, in * R * R, in, R * R, w, u);
     for (int64_t tile = 0; tile < g.all; tile += TILES) {
-        take(step, &g, to, 0, tile, dy, z, d_bias);
+        take(STEP, &g, to, 0, tile, dy, z, d_bias);
         if (dw) {
             const int64_t next = tile + TILES;
             take(SIDE, &g, of, padding, tile, x, v, 0);
-            turned_times(in, out, v, z, du, fresh(SIDE, &g, of, padding, next, x), fresh(step, &g, to, 0, next, dy));
+            turned_times(in, out, v, z, du, fresh(SIDE, &g, of, padding, next, x), fresh(STEP, &g, to, 0, next, dy));
         }
         if (dx) {
             const span soon = fresh(SIDE, &g, of, padding, tile, dx);
@@ -266,19 +261,5 @@ HERE void back(const int r, int64_t n, image of, int64_t padding, int64_t out, c
             give(SIDE, &g, of, padding, tile, dv, 0, dx);
         }
     }
-    if (dw) gather_kernels(r, in, out, du, dw);
-}
-
-void forward(int64_t r, int64_t n, int64_t height, int64_t width, int64_t in, int64_t padding, int64_t out,
-             const float *x, const float *w, const float *bias, float *y, float *room) {
-    const image of = {height, width, in};
-    if (r == 3) forth(3, n, of, padding, out, x, w, bias, y, room);
-    else forth(5, n, of, padding, out, x, w, bias, y, room);
-}
-
-void backward(int64_t r, int64_t n, int64_t height, int64_t width, int64_t in, int64_t padding, int64_t out,
-              const float *x, const float *w, const float *dy, float *dx, float *dw, float *d_bias, float *room) {
-    const image of = {height, width, in};
-    if (r == 3) back(3, n, of, padding, out, x, w, dy, dx, dw, d_bias, room);
-    else back(5, n, of, padding, out, x, w, dy, dx, dw, d_bias, room);
+    if (dw) gather_kernels(in, out, du, dw);
 }

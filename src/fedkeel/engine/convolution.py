@@ -1,4 +1,4 @@
-"""`compile=True` where clients run one at a time: convolutions by compiled C, with Winograd's method (`convolution.c`).
+"""Where clients run one at a time: convolutions by compiled C, with Winograd's method (`convolution.c`).
 
 It needs a fraction of the multiplications that torch's kernels do, at the price of about twice their rounding errors;
 a test holds it to 2e-6 of a layer's outputs. `make bench` has it on W2, W3 and W5.
@@ -7,7 +7,7 @@ a test holds it to 2e-6 of a layer's outputs. `make bench` has it on W2, W3 and 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..flat import FlatModel
 from .lean import special
-from .native import EXACT, Layer, addresses, build, no_second_derivative, written
+from .native import EXACT, Layer, addresses, again_by_torch, build, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
 UNIT = 16  # channels come in multiples of this
@@ -41,7 +41,7 @@ class Compiled(Layer):
     def __init__(self, layer: nn.Conv2d) -> None:
         self.kernel, self.padding = layer.kernel_size[0], int(layer.padding[0])
         self.shape = (layer.out_channels, layer.in_channels, *layer.kernel_size)
-        library()
+        library(self.kernel)
         super().__init__(layer)
 
     def fits(self, x: Any) -> bool:
@@ -63,7 +63,9 @@ class Compiled(Layer):
         return min(down, across) > 0 and 2 * tiles * SIDE**2 <= down * across * self.kernel**2
 
     def train(self, x: Tensor) -> Any:
-        return _Tiles.apply(x, self.layer.weight, self.layer.bias, self.padding)  # type: ignore[no-untyped-call]
+        weights: list[Any] = [self.layer.weight, self.layer.bias]
+        given = (None if part is None else part.contiguous() for part in weights)
+        return _Tiles.apply(x.contiguous(memory_format=torch.channels_last), *given, self.padding)  # type: ignore[no-untyped-call]
 
 
 class _Tiles(torch.autograd.Function):
@@ -71,38 +73,44 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-        x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
-        bias = None if bias is None else bias.contiguous()
         (n, inside, height, width), (outside, _, kernel, _) = x.shape, weight.shape
         lost = kernel - 1 - 2 * padding
         shape, room = (n, outside, height - lost, width - lost), _room(weight)
         y = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
-        ctx.sizes = (kernel, n, height, width, inside, padding, outside)
-        library().forward(*ctx.sizes, *addresses(x, weight, bias, y, room))
-        ctx.save_for_backward(x, weight)
+        ctx.sizes, ctx.padding = (n, height, width, inside, padding, outside), padding
+        library(kernel).forward(*ctx.sizes, *addresses(x, weight, bias, y, room))
+        ctx.save_for_backward(x, weight, bias)
         return y
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        no_second_derivative()
-        (x, weight), (by_x, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
-        x, d = (part.contiguous(memory_format=torch.channels_last) for part in (x, d))
+        (x, weight, bias), (by_x, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            return *again_by_torch(
+                partial(_plain, ctx.padding), (x, weight, bias), (by_x, by_weight, by_bias), [d]
+            ), None
+        d = d.contiguous(memory_format=torch.channels_last)
         dx, d_weight = torch.empty_like(x) if by_x else None, torch.empty_like(weight) if by_weight else None
         d_bias, room = weight.new_empty(len(weight)), _room(weight)
-        library().backward(*ctx.sizes, *addresses(x, weight, d, dx, d_weight, d_bias, room))
+        library(weight.shape[-1]).backward(*ctx.sizes, *addresses(x, weight, d, dx, d_weight, d_bias, room))
         return dx, d_weight, d_bias if by_bias else None, None
 
 
+def _plain(padding: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
+    return (nn.functional.conv2d(x, weight, bias, padding=padding),)
+
+
 def _room(weight: Tensor) -> Tensor:
-    return weight.new_empty(library().room(weight.shape[1], weight.shape[0]))
+    outside, inside, kernel, _ = weight.shape
+    return weight.new_empty(library(kernel).room(inside, outside))
 
 
 @cache
-def library() -> Any:
-    """The functions of `convolution.c`."""
-    found = build(written("products.c", "convolution.c"), EXACT)
+def library(kernel: int) -> Any:
+    """The functions of `convolution.c` for kernels of this size."""
+    found = build(written("products.c", "convolution.c"), (*EXACT, f"-DKERNEL={kernel}"))
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     found.room.argtypes, found.room.restype = [number] * 2, number
-    found.forward.argtypes, found.forward.restype = [number] * 7 + [pointer] * 5, None
-    found.backward.argtypes, found.backward.restype = [number] * 7 + [pointer] * 7, None
+    found.forward.argtypes, found.forward.restype = [number] * 6 + [pointer] * 5, None
+    found.backward.argtypes, found.backward.restype = [number] * 6 + [pointer] * 7, None
     return found

@@ -28,7 +28,7 @@ from ..flat import FlatModel, seeded
 from ..task import Task
 from ..wire import Part, Slots
 from ..world import Ints
-from .compiled import install, translate, translate_layers
+from .compiled import NOTHING, install, translate, translate_layers
 from .gradients import Batched, Plain, Serial, channels_last, choose, moves_global_generator
 from .lean import lean, release
 from .probe import probe
@@ -184,9 +184,10 @@ class Local:
 
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
-    default 1 or 64 clients. compile: translate into machine code first; the batched gradients by a C compiler for a
-    chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much longer); where
-    clients run one at a time, LSTM layers and convolutions by a C compiler. Numbers then differ by roundings.
+    default 1 or 64 clients. compile: where clients run one at a time, LSTM layers and convolutions become C, in a
+    second or two, wherever there is a C compiler; with True, gradients in lockstep become machine code, too: by a C
+    compiler for a chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much
+    longer); with False, nothing does. Numbers differ by roundings.
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -195,12 +196,12 @@ class Local:
     mode: str = "auto"
     workers: int | None = None
     chunk: int | None = None
-    compile: bool = False
+    compile: bool | None = None
     why: str | None = None  # who chose the mode, where it was not the caller
 
     def __post_init__(self) -> None:
         check(self.mode in MODES, self, "mode", "'auto', 'serial', 'batched' or 'probe'", self.mode)
-        check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
+        check(self.compile is None or isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
         for name in ("workers", "chunk"):
             value = getattr(self, name)
             check(value is None or is_count(value), self, name, "an integer >= 1", value)
@@ -208,7 +209,8 @@ class Local:
     def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
         """(mode, reason)."""
         if self.mode == "probe":
-            return probe(task, model, self.workers or cores())
+            layers = self.compile is not False and translate_layers(task, model)[0]
+            return probe(task, model, self.workers or cores(), install if layers else None)
         mode, reason = choose(self.mode, task, model)
         return mode, self.why if self.why is not None and mode == self.mode else reason
 
@@ -227,13 +229,15 @@ class Local:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
         fast: Sequence[Plain | None] = []
-        layers, told = False, "clients differ in size"
-        if self.compile and not levels:
-            if mode == "batched":
-                fast, told = translate(task, model, workers)
-            else:
-                layers, told = translate_layers(task, model)
-            reason += f"; {told}" if fast or layers else f"; not compiled: {told}"
+        layers, told = False, "clients differ in size" if levels else NOTHING
+        if mode == "serial" and self.compile is not False and not levels:
+            layers, told = translate_layers(task, model)
+        elif self.compile and not levels:
+            fast, told = translate(task, model, workers)
+        if fast or layers:
+            reason += f"; {told}"
+        elif self.compile or (self.compile is None and told is not NOTHING and not levels):
+            reason += f"; not compiled: {told}"
         if self.compile and not fast and not layers:
             warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)
         made = [Worker(task, model.replica(), mode, seed, plain) for plain in fast or [None] * workers]
@@ -244,7 +248,7 @@ class Local:
                 Worker(task, level.model.replica(), mode, seed, flops=level.flops) if level else None
                 for level in levels
             ]
-        return Engine(made, mode, reason, chunk, globally, capacity, levels)
+        return Engine(made, mode, reason, chunk, globally, capacity, levels, compiled=bool(fast or layers))
 
 
 class Engine:
@@ -259,7 +263,9 @@ class Engine:
         globally: bool,
         capacity: Capacity | None = None,
         levels: Sequence[Level | None] = (),
+        compiled: bool = False,
     ) -> None:
+        self.compiled = compiled
         self.mode, self.reason, self.chunk, self.capacity, self.levels = mode, reason, chunk, capacity, levels
         torch.empty(FREED, dtype=torch.uint8)  # from now on a client's vectors are the last one's, not fresh pages
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from ..errors import FedkeelError
 
 # Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
@@ -78,7 +77,15 @@ class Layer:
         raise NotImplementedError
 
 
-def no_second_derivative() -> None:
-    """Refuse a way back with `create_graph`: what C returns has no derivative."""
-    if torch.is_grad_enabled():
-        raise FedkeelError("A compiled layer has first derivatives only; run without compile for a second one.")
+def again_by_torch(
+    function: Callable[..., Any],
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    slopes: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """A way back with `create_graph`: by torch, since what C returns has no derivative."""
+    ends = [end for end, slope in zip(function(*inputs), slopes, strict=True) if slope is not None]
+    asked = [given for given, need in zip(inputs, needed, strict=True) if given is not None and need]
+    told = [slope for slope in slopes if slope is not None]
+    found = iter(torch.autograd.grad(ends, asked, told, create_graph=True))
+    return tuple(next(found) if need else None for need in needed)

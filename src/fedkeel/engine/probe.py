@@ -11,14 +11,19 @@ from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
 from .gradients import Batched, Serial, no_client_axis
-from .lean import lean
+from .lean import lean, release
 
 CLIENTS = 8  # in lockstep while it is tried; a larger cohort gains a little more
 PATIENCE = 0.15  # seconds for each way, beside the first call
 
 
-def probe(task: Task, model: FlatModel, workers: int) -> tuple[str, str]:
-    """(mode, what was measured). Of the clock: two probes may differ, so a command probes once and writes it down."""
+def probe(
+    task: Task, model: FlatModel, workers: int, install: Callable[[FlatModel], object] | None = None
+) -> tuple[str, str]:
+    """(mode, what was measured); install: has the layers of one client at a time run by C.
+
+    Of the clock: two probes may differ, so a command probes once and writes it down.
+    """
     why_not = no_client_axis(task, model)
     if why_not is not None:
         return "serial", why_not
@@ -27,9 +32,12 @@ def probe(task: Task, model: FlatModel, workers: int) -> tuple[str, str]:
     index = torch.arange(CLIENTS * width, device=task.data.x.device).view(CLIENTS, width)
     x, y = task.data.x[index], task.data.y[index]
     batched, serial = Batched(task, model.replica()), Serial(task, model, lean(model))
+    if install is not None:
+        install(model)
     one, all_ = serial.start(model.flat.clone(), 1), batched.start(model.flat, CLIENTS)
     alone = _seconds(lambda: serial(one, Batch(x[:1], y[:1], None)), task) / workers
     together = _seconds(lambda: batched(all_, Batch(x, y, None)), task) / CLIENTS
+    release(model)
     told = f"probed: a client's step takes {alone * 1e3:.3g} ms serially, {together * 1e3:.3g} ms batched"
     return ("batched" if together < alone else "serial"), told
 

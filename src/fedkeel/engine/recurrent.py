@@ -1,4 +1,4 @@
-"""`compile=True` where clients run one at a time: LSTM layers by compiled C (`recurrent.c`).
+"""Where clients run one at a time: LSTM layers by compiled C (`recurrent.c`).
 
 A client's batches are small: each step is a product of few rows, and the C is made for those. The rest of the model
 stays torch's. `make bench` has it on W4.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..flat import FlatModel
 from ..models.lstm import LSTM
 from .lean import special
-from .native import EXACT, Layer, addresses, build, no_second_derivative, written
+from .native import EXACT, Layer, addresses, again_by_torch, build, written
 
 WIDEST = 256  # hidden units up to which C is ahead of torch's kernel on every machine tried; docs/speed.md has one
 
@@ -52,7 +52,8 @@ class Compiled(Layer):
         x, last = (x.transpose(0, 1) if self.samples_first else x).contiguous(), []
         for by, own, *biases in self.weights():
             bias = biases[0] + biases[1] if len(biases) == 2 else biases[0] if biases else None
-            x, cell = _Steps.apply(x, by, own, bias)  # type: ignore[no-untyped-call]
+            bias = None if bias is None else bias.contiguous()
+            x, cell = _Steps.apply(x, by.contiguous(), own.contiguous(), bias)  # type: ignore[no-untyped-call]
             last.append((x[-1], cell))
         outputs = x.transpose(0, 1) if self.samples_first else x
         return outputs if self.ours else (outputs, tuple(torch.stack(part) for part in zip(*last, strict=True)))
@@ -85,18 +86,18 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, by: Tensor, own: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         (steps, n, features), hidden = x.shape, own.shape[1]
-        by, own, bias = by.contiguous(), own.contiguous(), None if bias is None else bias.contiguous()
         gates, outputs = x.new_empty(steps, n, 4 * hidden), x.new_empty(steps, n, hidden)
         cells, room = torch.empty_like(outputs), x.new_empty(library().room(n, features, hidden))
         library().forward(steps, n, features, hidden, *addresses(x, by, own, bias, gates, cells, outputs, room))
-        ctx.save_for_backward(x, by, own, gates, cells, outputs)
+        ctx.save_for_backward(x, by, own, bias, gates, cells, outputs)
         ctx.set_materialize_grads(False)
         return outputs, cells[-1].clone()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor | None, by_cell: Tensor | None) -> tuple[Tensor | None, ...]:
-        no_second_derivative()
-        x, by, own, gates, cells, outputs = ctx.saved_tensors
+        x, by, own, bias, gates, cells, outputs = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return again_by_torch(_plain, (x, by, own, bias), ctx.needs_input_grad, (slope, by_cell))
         (steps, n, features), hidden = x.shape, own.shape[1]
         if slope is None:
             slope = x.new_zeros(hidden).expand(steps, n, hidden)
@@ -110,6 +111,16 @@ class _Steps(torch.autograd.Function):
         made = addresses(dc, dx, d_by, d_own, d_bias, room)
         library().backward(steps, n, features, hidden, *given, slope.stride(0), slope.stride(1), *made)
         return dx, d_by, d_own, d_bias if ctx.needs_input_grad[3] else None
+
+
+def _plain(x: Tensor, by: Tensor, own: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    zeros = x.new_zeros(1, x.shape[1], own.shape[1])
+    weights = [by, own] if bias is None else [by, own, bias, torch.zeros_like(bias)]
+    dropout, training, both_ways, batch_first = 0.0, True, False, False
+    outputs, _, cell = torch.lstm(
+        x, (zeros, zeros), weights, bias is not None, 1, dropout, training, both_ways, batch_first
+    )
+    return outputs, cell[0]
 
 
 @cache
