@@ -17,7 +17,7 @@ ALONE = {"W2": (1.6, 1.8), "W3": (1.6, 1.9), "W4": (1.45, 1.65), "W5": (1.6, 1.9
 TARGETS = {
     ("fedkeel, any model", "W1"): (9.0, None), ("fedkeel", "W1"): (20.0, None),
     ("fedkeel, compiled", "W1"): (40.0, 67.0),
-    **{(engine, name): both for name, both in ALONE.items() for engine in ("fedkeel", "fedkeel, compiled")},
+    **{(engine, name): both for name, both in ALONE.items() for engine in ("fedkeel", "fedkeel, torch alone")},
 }  # fmt: skip
 MEMORY = {"W1": 2 / 3, "W2": 2 / 3, "W3": 3 / 4, "W4": 2 / 3, "W5": 2 / 3}  # at most this share of pfl's two processes
 PFL = "pfl, 2 processes"
@@ -28,8 +28,8 @@ crosses later is a batch's index and, once per chunk of clients, whether updates
 in lockstep waits for values of the device no more often when it has more clients or more steps; on `cpu` that is all
 that can be tested. On other devices there is one worker, and the size bound of `auto` is the one measured on CPUs.
 Embedding and normalisation layers run in lockstep by vmap; linear layers, ReLU, tanh, sigmoid and cross-entropy have
-their derivatives written out; everything else that is not in lockstep runs one client at a time. `--compile` turns
-chains of those layers into C; where clients run one at a time, LSTM layers and convolutions. Other models that vmap
+their derivatives written out; everything else that is not in lockstep runs one client at a time, where LSTM layers,
+convolutions and pools are C. `--compile` turns chains of plain layers in lockstep into C, too. Other models that vmap
 turns into plain matrix products it leaves to torch's compiler, which takes much longer and more memory, and is not
 measured here; with embeddings, norms or convolutions in lockstep it says that it has no effect, since torch translates
 those for one number of clients only.""".splitlines()
@@ -105,7 +105,7 @@ def page(results: Results) -> str:
         "one thread or two) of the same pass. A number is the median over passes, in brackets the range.",
         f"{FLOOR.capitalize()}: forward and backward passes on all cores, nothing learned or sent.",
         f"{LIMIT.capitalize()}: as many multiplications as the gradients have, in matrix products of 512 by 512;",
-        "how near an engine is to that tells how much of the machine it uses. Compiled convolutions need fewer.",
+        "how near an engine is to that tells how much of the machine it uses. Convolutions by C need fewer.",
         "",
         *table(
             ["", "model", "clients", "cohort", "batch", "steps"],
@@ -157,7 +157,8 @@ def targets(results: Results) -> list[str]:
         "memory / pfl's", "wanted", f"of {FLOOR}", f"of {LIMIT}",
     ]  # fmt: skip
     told = [
-        "Compiled is `--compile` or `Local(compile=True)`, which needs a C compiler and is off unless asked for.",
+        "fedkeel runs LSTMs, convolutions and pools by C, compiled before round 1, where it finds a C compiler; torch",
+        "alone is what it does without one, or with `--no-compile`. Compiled, on W1, is `--compile`.",
         f"A ratio also depends on how well the naive loop uses the machine; the share of {LIMIT} does not.",
         "[The same on another machine](speed-xeon.md).",
     ]
@@ -227,8 +228,9 @@ def rules(found: Results) -> list[str]:
 def layers(found: Results) -> list[str]:
     told = (
         "One layer there and back, one thread, in turns; LSTMs as in W4 (80 steps, 20 samples, 8 features). C is used\n"
-        "for what it was seen to be faster with: LSTMs of up to 256 units, and convolutions of stride 1 from c\n"
-        "to k channels, c k at most 256 x 256 and both multiples of 16, whose tiles save half of the multiplications."
+        "for what it was seen to be faster with: LSTMs of up to 256 units; convolutions of stride 1 from c to k\n"
+        "channels, c k at most 256 x 256 and both multiples of 16, whose tiles save half of the multiplications; and\n"
+        "pools of 2 x 2 with 16 channels or a multiple, from 32,768 elements on."
     )
     shown = [(r["layer"], r["torch_s"], r["c_s"], r["ratio"]) for r in found["rows"]]
     rows = [[name, f"{1e3 * torch:.2f}", f"{1e3 * c:.2f}", f"{ratio:.2f}"] for name, torch, c, ratio in shown]

@@ -12,8 +12,8 @@ from drivers.common import Clock, Losses, Options, main
 
 def engine(options: Options) -> fk.Local:
     """The engine of this arm."""
-    mode = options.get("mode", "auto")
-    return fk.Local(mode, compile=options.get("compile") == "yes")
+    compile = {"yes": True, "no": False}.get(options.get("compile", ""))
+    return fk.Local(options.get("mode", "auto"), compile=compile)
 
 
 def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedkeel.engine import convolution, native, recurrent
+from fedkeel.engine import convolution, native, pooling, recurrent
 from sections.common import arguments
 
 TURNS, INPUTS = 25, 8  # inputs in turn: a layer in the middle of a model does not find its own near
@@ -25,6 +25,13 @@ CONVOLUTIONS = (
     (3, 16, 16, 4, 1, 20),
 )  # fmt: skip
 
+POOLS = (
+    (20, 64, 24),
+    (64, 64, 28),
+    (16, 32, 8),
+    (8, 16, 8),
+)  # samples, channels, height and width; W2's, W3's, smaller
+
 
 def seconds(layer: nn.Module, x: torch.Tensor) -> float:
     """There and back."""
@@ -32,7 +39,8 @@ def seconds(layer: nn.Module, x: torch.Tensor) -> float:
     x.grad = None
     begin = time.perf_counter()
     found = layer(x)
-    (found[0] if isinstance(found, tuple) else found).sum().backward()
+    outputs = found[0] if isinstance(found, tuple) else found
+    outputs.backward(torch.ones_like(outputs))
     return time.perf_counter() - begin
 
 
@@ -67,4 +75,8 @@ if __name__ == "__main__":
         name = f"{kernel} x {kernel}, {inside} to {outside} channels, {samples} images of {size} x {size}"
         make = partial(nn.Conv2d, inside, outside, kernel, padding=padding)
         rows.append(compare(name, make, convolution.Compiled, samples, inside, size, size))
+    pooling.SMALLEST = 0  # C beyond its bound, too: that is what shows where the bound belongs
+    for samples, channels, size in POOLS:
+        name = f"max-pooling, {channels} channels, {samples} images of {size} x {size}"
+        rows.append(compare(name, partial(nn.MaxPool2d, 2), pooling.Compiled, samples, channels, size, size))
     print(json.dumps({"rows": rows}))

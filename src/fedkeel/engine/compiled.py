@@ -1,8 +1,8 @@
 """Gradients translated once into machine code.
 
-Where clients run one at a time, LSTM layers (`recurrent.py`) and convolutions (`convolution.py`) run by C, unless
-`compile=False`. Where they run in lockstep, with `compile=True` a chain of plain layers becomes C (`chain.py`); any
-other model is left to torch's compiler, which takes much longer.
+Where clients run one at a time, LSTM layers (`recurrent.py`), convolutions (`convolution.py`) and max-pooling
+(`pooling.py`) run by C, unless `compile=False`. Where they run in lockstep, with `compile=True` a chain of plain layers
+becomes C (`chain.py`); any other model is left to torch's compiler, which takes much longer.
 What that translates does not know how many clients or samples there are, nor the rate or the budget, so nothing ever
 triggers a second translation. It is called without torch's dispatch in between, which would take longer than the
 arithmetic; what that checks is seen to here: the same types, contiguous tensors, two of everything.
@@ -26,7 +26,7 @@ from torch.func import grad
 from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
-from . import chain, client_axis, convolution, recurrent
+from . import chain, client_axis, convolution, pooling, recurrent
 from .gradients import Plain, Serial, lockstep, losses_of, mean, outputs_of
 from .lean import release
 from .native import Layer
@@ -65,7 +65,7 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
         layers = install(made)
         if not layers:
             return False, NOTHING
-        for n in (2, 3):
+        for n in (2, max(3, task.batch_size or 0)):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
             found = []
             for each in (made, as_ever):
@@ -92,8 +92,11 @@ def install(model: FlatModel) -> list[Layer]:
     """Have this model's layers run by C, where that was written for them."""
     if model.flat.dtype != torch.float32 or model.flat.device.type != "cpu":
         return []
-    lstms = [recurrent.Compiled(layer) for layer in recurrent.lstms(model)]
-    return [*lstms, *(convolution.Compiled(layer) for layer in convolution.convolutions(model))]
+    return [
+        *(recurrent.Compiled(layer) for layer in recurrent.lstms(model)),
+        *(convolution.Compiled(layer) for layer in convolution.convolutions(model)),
+        *(pooling.Compiled(layer) for layer in pooling.pools(model)),
+    ]
 
 
 def _first_line(error: Exception) -> str:
