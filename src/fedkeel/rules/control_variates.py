@@ -77,7 +77,7 @@ class Scaffold(Rule):
         if self.option == 2 and self.control == "difference":
             assert at.moved is not None
             change = (at.moved / -at.lr_sum).sub_(at.sent["c"])
-            new = at.memory["ci"] + change
+            new = at.memory["ci"].add_(change)
         else:
             new = at.full_gradient(at.x) if self.option == 1 else at.scratch["sum"] / at.steps
             change = new - at.memory["ci"]

@@ -194,7 +194,8 @@ class FedHBM(Rule):
     def after_step(self, y: Tensor, at: At) -> None:
         if self.beta:
             known = 1 - at.first if self.first == "none" else 1.0
-            y.addcmul_(at.scratch["ahead"], self.beta * known * scaling(self.scale, at) / at.steps)
+            ahead = at.scratch.pop("ahead")  # let go, so that the next one takes its place in memory
+            y.addcmul_(ahead, self.beta * known * scaling(self.scale, at) / at.steps)
 
     def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
         return Upload(), {"anchor": y, "last": torch.zeros_like(at.steps) + at.round}
