@@ -237,6 +237,20 @@ def layers(found: Results) -> list[str]:
     return [told, "", *table(["layer", "torch, ms", "compiled C, ms", "torch / C"], rows)]
 
 
+def profile(found: Results) -> list[str]:
+    told = (
+        "Shares of the time of a round, one worker, as torch's profiler counts them: every line of 3 % or more. Names\n"
+        "without `aten` are ours: `_Tiles` convolutions, `_Steps` LSTMs, `_Largest` pools, `_Linear` large layers.\n"
+        "A profile slows many small operations down, so W1's is more about them than a round is."
+    )
+    rows = []
+    for row in found["rows"]:
+        lines = sorted(row["lines"].items(), key=lambda line: -line[1])
+        shown = ", ".join(f"{name} {share:.0%}" for name, share in lines)
+        rows.append([row["workload"], shown, f"{row['rest']:.0%}"])
+    return [told, "", *table(["", "lines", "the rest"], rows)]
+
+
 def startup(found: Results) -> list[str]:
     told = "A fresh interpreter, median of five."
     return [told, "", *table(["", "seconds"], [[name, f"{seconds:.2f}"] for name, seconds in found["rows"]])]
@@ -258,6 +272,7 @@ DRAWN: dict[str, tuple[str, Callable[[Results], list[str]]]] = {
     "rules": ("What a rule costs (fedkeel)", rules),
     "startup": ("Start (fedkeel)", startup),
     "crossover": ("Serial, batched or compiled (fedkeel, cohort 20)", crossover),
+    "profile": ("Where the time goes (fedkeel)", profile),
     "layers": ("Layers by torch or by compiled C (fedkeel)", layers),
 }
 

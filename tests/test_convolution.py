@@ -14,6 +14,7 @@ from fedkeel.data.batches import Batch
 from fedkeel.engine import convolution, native
 from fedkeel.engine.compiled import install, translate_layers
 from fedkeel.engine.gradients import Serial
+from fedkeel.engine.probe import probe
 from fedkeel.errors import EngineWarning
 from fedkeel.flat import FlatModel
 
@@ -285,3 +286,20 @@ def test_gradients_that_differ_are_refused(monkeypatch):
     assert translate_layers(task, task.adopt(0, torch.float32, "cpu")) == (
         False, "compiled gradients differ from the others",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("compile", [None, False])
+def test_a_resumed_run_goes_on_by_what_it_began_with(compile, tmp_path):
+    task, settings = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1)), {"engine": fk.Local("serial", compile=compile)}
+    whole = fk.train(task, "scaffold", rounds=4, **settings)
+    fk.train(task, "scaffold", rounds=4, **settings, checkpoint=tmp_path, stop_after=2)
+    resumed = fk.resume(tmp_path, task=task)
+    assert torch.equal(resumed.params, whole.params) and resumed.config["compile"] == (compile is None)
+
+
+def test_a_probe_tries_what_would_run_and_leaves_the_model_as_it_was():
+    task = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1)).cast(torch.float32, "cpu")
+    model, layers = task.adopt(0, torch.float32, "cpu"), []
+    assert "ms serially" in probe(task, model, 1, lambda replica: layers.extend(install(replica)))[1]
+    assert [layer.ran for layer in layers] == [True]
+    assert not any("forward" in vars(layer) for layer in model.module.modules())

@@ -159,7 +159,7 @@ def add_settings(run: Parser) -> None:
     run.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="small models by C, too; default: LSTMs and convolutions, if there is a C compiler; --no-compile: nothing",
+        help="train small models by C, too; default: LSTMs, convolutions and pools, if there is a C compiler",
     )
     run.add_argument("--device", help="cpu (default), cuda or mps")
     run.add_argument("--dtype", help="float32 (default) or float64")

@@ -184,10 +184,10 @@ class Local:
 
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
-    default 1 or 64 clients. compile: where clients run one at a time, LSTM layers and convolutions become C, in a
-    second or two, wherever there is a C compiler; with True, gradients in lockstep become machine code, too: by a C
-    compiler for a chain of plain layers (under a second if it is short), by torch and a C++ compiler for others (much
-    longer); with False, nothing does. Numbers differ by roundings.
+    default 1 or 64 clients. compile: where clients run one at a time, LSTMs, convolutions and pools train by C, which
+    takes a second or two, wherever there is a C compiler; with True, gradients in lockstep become machine code, too: by
+    a C compiler for a chain of plain layers (under a second if it is short), by torch and a C++ compiler for others
+    (much longer); with False, all is torch's. Numbers differ by roundings.
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -229,14 +229,14 @@ class Local:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         chunk = self.chunk or (1 if mode == "serial" else 64)
         fast: Sequence[Plain | None] = []
-        layers, told = False, "clients differ in size" if levels else NOTHING
+        layers, told = False, "clients differ in size" if levels and self.compile else NOTHING
         if mode == "serial" and self.compile is not False and not levels:
             layers, told = translate_layers(task, model)
         elif self.compile and not levels:
             fast, told = translate(task, model, workers)
         if fast or layers:
             reason += f"; {told}"
-        elif self.compile or (self.compile is None and told is not NOTHING and not levels):
+        elif self.compile or told is not NOTHING:
             reason += f"; not compiled: {told}"
         if self.compile and not fast and not layers:
             warnings.warn(f"compile=True has no effect: {told}.", EngineWarning, stacklevel=4)

@@ -44,7 +44,7 @@ def build(text: str, flags: tuple[str, ...]) -> ctypes.CDLL:
         source.write_text(text)
         for tuned in TUNED:
             asked = ("-O3", tuned, *flags, "-fPIC", "-shared", "-o", str(made), str(source), "-lm")
-            done = subprocess.run([*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=600)
+            done = subprocess.run([*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=120)
             if done.returncode == 0:
                 break
         else:
