@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedkeel as fk
 from fedkeel.data.batches import Batch
@@ -171,9 +172,43 @@ def test_what_it_was_not_written_for_goes_the_way_it_went():
         layer(images(2, 8, 8, 8))
     with pytest.raises(RuntimeError):
         layer(images(2, 16, 2, 8))
+    with torch.autograd.forward_ad.dual_level():  # where inputs may carry a derivative
+        layer(images(2, 16, 8, 8))
+    with FakeTensorMode(allow_non_fake_inputs=True) as faking:
+        layer(faking.from_tensor(images(2, 16, 8, 8)))
+    assert torch.equal(layer(torch._neg_view(images(2, 16, 8, 8))), plain(-images(2, 16, 8, 8)))
+    layer.stride = (2, 2)
+    assert layer(images(2, 16, 8, 8)).shape[-1] == 3
+    layer.stride = (1, 1)
     assert not ran(layer)
     layer(images(2, 16, 8, 8))
     assert ran(layer)
+
+
+def test_a_relu_at_its_edge_stays_shut():
+    """Without a bias, a window of zeros gives zero: a rounding error in its place would open the ReLU behind it."""
+    x = torch.zeros(2, 16, 14, 14)
+    x[:, :, 4, 4] = images(2, 16)
+    layer, plain = (nn.Conv2d(16, 16, 3) for _ in range(2))
+    nn.init.zeros_(layer.bias)
+    plain.load_state_dict(layer.state_dict())
+    convolution.Compiled(layer)
+    for each in (layer, plain):
+        each(x).relu().sum().backward()
+    assert torch.allclose(layer.bias.grad, plain.bias.grad) and not ran(layer)
+    with torch.no_grad():
+        layer.bias.add_(0.1)
+    layer(x)
+    assert ran(layer)
+
+
+def test_a_bias_may_change_between_there_and_back():
+    layer, _ = pair(16, 16, 3)
+    y = layer(images(2, 16, 8, 8))
+    with torch.no_grad():
+        layer.bias.add_(1)
+    y.sum().backward()
+    assert ran(layer) and layer.bias.grad.tolist() == [72.0] * 16
 
 
 LAYERS = [
@@ -190,6 +225,13 @@ LAYERS = [
 def test_which_layers_it_was_written_for(layer, taken):
     assert bool(install(FlatModel(nn.Sequential(layer), torch.float32))) == taken
     assert not install(FlatModel(nn.Sequential(layer), torch.float64))
+
+
+@pytest.mark.parametrize("name", ["forward", "_conv_forward"])
+def test_a_layer_with_a_forward_of_its_own_keeps_it(name):
+    layer = nn.Conv2d(16, 32, 3)
+    setattr(layer, name, lambda *given: given[0])
+    assert not install(FlatModel(nn.Sequential(layer), torch.float32))
 
 
 def seeing(middle):
@@ -295,6 +337,28 @@ def test_a_resumed_run_goes_on_by_what_it_began_with(compile, tmp_path):
     fk.train(task, "scaffold", rounds=4, **settings, checkpoint=tmp_path, stop_after=2)
     resumed = fk.resume(tmp_path, task=task)
     assert torch.equal(resumed.params, whole.params) and resumed.config["compile"] == (compile is None)
+
+
+def test_a_run_that_is_resumed_without_a_compiler_says_that_its_numbers_change(monkeypatch, tmp_path):
+    task = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1))
+    fk.train(task, "fedavg", rounds=2, engine="serial", checkpoint=tmp_path, stop_after=1)
+    convolution.library.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.warns(EngineWarning, match=r"differ by roundings .*'no-such-compiler' does not run\)\.$") as told:
+        assert fk.resume(tmp_path, task=task).status == "done"
+    assert len(told) == 1
+
+
+def test_gradients_are_compared_on_few_samples_however_large_a_batch_may_be():
+    task, seen = seeing(lambda: nn.Conv2d(16, 16, 3, padding=1)), []
+
+    def loss(output, target):
+        seen.append(len(target))
+        return fk.cross_entropy(output, target)
+
+    many = fk.FederatedData(task.data.x.repeat(10, 1, 1, 1), task.data.y.repeat(10), [0, 300, 600])
+    whole = fk.Task(task.model, loss, many, batch_size=10**6).cast(torch.float32, "cpu")
+    assert translate_layers(whole, whole.adopt(0, torch.float32, "cpu"))[0] and max(seen) == 256
 
 
 def test_a_probe_tries_what_would_run_and_leaves_the_model_as_it_was():

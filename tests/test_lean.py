@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from types import MethodType
 
 import pytest
 import torch
@@ -208,6 +209,25 @@ def test_a_chain_that_somebody_watches_runs_in_its_own_order():
 )
 def test_a_pool_stays_behind_where_somebody_could_tell(first, second):
     assert leanly._commute(nn.ReLU(), nn.MaxPool2d(2)) and not leanly._commute(first, second)
+
+
+def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch):
+    monkeypatch.setattr(leanly, "LARGE", 1)
+    task, model, batch = trial("pools of ties")
+    changed = [layer for layer in model.module.modules() if type(layer) in (nn.Sequential, nn.Linear, nn.ReLU)]
+    for layer in changed:
+        layer.forward = MethodType(lambda self, x: 2 * type(self).forward(self, x), layer)
+    worker, plain = Worker(task, model.replica(), "serial", 0), Serial(task, model)
+    g, loss = worker.gradients(worker.gradients.start(model.flat, 1), batch)
+    want, value = plain(model.flat[None], batch)
+    assert len(changed) > 2 and torch.equal(loss, value) and torch.equal(g, want)
+
+
+def test_a_batch_without_samples_passes_a_large_layer(monkeypatch):
+    monkeypatch.setattr(leanly, "LARGE", 1)
+    _, model, _ = trial("used twice, tied and idle")
+    lean(model)
+    assert model.module.again(torch.empty(0, 3, 8)).shape == (0, 3, 8)
 
 
 def test_what_a_closed_engine_held_goes_with_it(monkeypatch):

@@ -111,7 +111,7 @@ LAYERS = [
 @pytest.mark.parametrize(("layer", "taken"), LAYERS)
 def test_which_layers_it_was_written_for(layer, taken):
     model = FlatModel(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 1)), torch.float32)
-    assert bool(pooling.pools(model)) == taken
+    assert bool(pooling.Compiled.all_of(model)) == taken
 
 
 def test_second_derivatives_are_torchs(small):

@@ -212,7 +212,7 @@ def test_gradients_that_differ_are_refused(monkeypatch):
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):
-    native.build.cache_clear(), recurrent.library.cache_clear()
+    native._build.cache_clear(), recurrent.library.cache_clear()
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.warns(EngineWarning, match=r"no effect: no C compiler found \(cc, gcc or clang\)\.$"):

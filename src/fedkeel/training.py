@@ -23,7 +23,7 @@ from . import history as rows
 from . import recipes
 from .algorithm import Algorithm
 from .engine.local import Engine, Local, one_thread
-from .errors import InputError, StabilityWarning, check, is_count
+from .errors import EngineWarning, InputError, StabilityWarning, check, is_count
 from .flat import FlatModel
 from .history import History, Row
 from .job import Job, State, first_state
@@ -377,8 +377,13 @@ def resume(
     model = job.task.adopt(config["seed"], dtype, device)
     with one_thread():
         compile, why = config.get("compile", False), config["engine_reason"]
-        local = Local(config["engine"], workers, config["chunk"], compile, why)
+        # one client at a time, C is what a run has unless it says no; that it is not to be had is told below
+        wanted = None if compile and config["engine"] == "serial" else compile
+        local = Local(config["engine"], workers, config["chunk"], wanted, why)
         engine = local.start(job.task, model, config["seed"], job.algorithm.capacity)
+        if compile and not engine.compiled:
+            told = "This run began with compiled C, which cannot be had here: from now on numbers differ by roundings"
+            warnings.warn(f"{told} ({engine.reason}).", EngineWarning, stacklevel=2)
         if (path / files.STATE).exists():
             state = files.load_state(path, len(task.data), device)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)

@@ -84,6 +84,8 @@ def chain(module: nn.Module) -> Chain | None:
         return None
     if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
         return None  # what looks on may also change
+    if any("forward" in vars(layer) for layer in module.modules()):
+        return None  # it does not do what its class says
     own = [parameter for layer in layers for parameter in layer.parameters()]
     if not own or len(own) != len(list(module.parameters())):
         return None  # what two layers share is in the vector once

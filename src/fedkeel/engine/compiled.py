@@ -33,6 +33,7 @@ from .native import Layer
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
 MOST = 2**20  # clients, or samples in a batch
+COMPARED = 256  # samples at most of which C's gradients are compared with torch's
 NOTHING = "clients run one at a time here, and the model has no layer that C would be faster with"
 TRANSLATED: dict[str, bytes] = {}  # by what is computed: the arms and seeds of a command share it
 
@@ -65,14 +66,16 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
         layers = install(made)
         if not layers:
             return False, NOTHING
-        for n in (2, max(3, task.batch_size or 0)):
+        # Beside the initial model: where biases are zero a ReLU may be at its edge, and C is told not to be used.
+        near = torch.randn(model.size, generator=torch.Generator().manual_seed(0)) * model.flat.abs().mean() / 10
+        for n in (2, min(max(3, task.batch_size or 0), COMPARED)):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)
             found = []
             for each in (made, as_ever):
                 with torch.random.fork_rng(devices=[]):  # what is drawn, both draw
                     torch.manual_seed(0)
                     serial = Serial(task, each)
-                    found.append(serial(serial.start(model.flat, 1), batch))
+                    found.append(serial(serial.start(model.flat + near, 1), batch))
             if not _same(found[0], found[1], model.sizes):
                 return False, "compiled gradients differ from the others"
         ran = {type(layer.layer).__name__ for layer in layers if layer.ran}
@@ -92,11 +95,8 @@ def install(model: FlatModel) -> list[Layer]:
     """Have this model's layers run by C, where that was written for them."""
     if model.flat.dtype != torch.float32 or model.flat.device.type != "cpu":
         return []
-    return [
-        *(recurrent.Compiled(layer) for layer in recurrent.lstms(model)),
-        *(convolution.Compiled(layer) for layer in convolution.convolutions(model)),
-        *(pooling.Compiled(layer) for layer in pooling.pools(model)),
-    ]
+    kinds: list[type[Layer]] = [recurrent.Compiled, convolution.Compiled, pooling.Compiled]
+    return [layer for kind in kinds for layer in kind.all_of(model)]
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ..flat import FlatModel
 
@@ -18,12 +19,21 @@ def lean(model: FlatModel) -> list[Direct]:
     """Let the model's layers give the same numbers sooner; returns those that write their own derivatives."""
     layers = list(model.module.modules())
     for layer in layers:
-        if type(layer) is nn.Sequential:
+        if isinstance(layer, nn.Sequential) and is_plain(layer, nn.Sequential):
             PoolFirst(layer)
     for layer in layers:
         if type(layer) is nn.MaxPool2d:
             layer.register_forward_hook(_ask_for_channels_last)
-    return [Direct(layer) for layer in layers if type(layer) is nn.Linear and _is_large(layer)]
+    return [
+        Direct(layer)
+        for layer in layers
+        if isinstance(layer, nn.Linear) and is_plain(layer, nn.Linear) and _is_large(layer)
+    ]
+
+
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer does what its class says: nobody gave it a `forward` of its own."""
+    return type(layer) is kind and "forward" not in vars(layer)
 
 
 def release(model: FlatModel) -> None:
@@ -60,8 +70,9 @@ class PoolFirst:
 
 def _commute(first: nn.Module, second: nn.Module) -> bool:
     """Whether nobody can tell: nothing is changed in place, every window has a sample, and no hook looks on."""
-    if type(first) is not nn.ReLU or type(second) is not nn.MaxPool2d:
+    if not is_plain(first, nn.ReLU) or not is_plain(second, nn.MaxPool2d):
         return False
+    assert isinstance(first, nn.ReLU) and isinstance(second, nn.MaxPool2d)
     plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))
     return plain and not any(getattr(layer, kind) for layer in (first, second) for kind in HOOKS)
 
@@ -94,7 +105,7 @@ class Direct:
         if weight is not self.weight or not torch.is_grad_enabled() or special(input):
             return nn.functional.linear(input, weight, bias)
         rows: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, self)  # type: ignore[no-untyped-call]
-        return rows if input.ndim == 2 else rows.view(*input.shape[:-1], -1)
+        return rows if input.ndim == 2 else rows.view(*input.shape[:-1], rows.shape[-1])
 
     def begin(self) -> None:
         """Before the way back."""
@@ -119,9 +130,11 @@ class Direct:
 
 
 def special(x: Tensor) -> bool:
-    """Whether more than plain autograd looks on: mixed precision, torch.func, torch.compile."""
-    functional = torch._C._are_functorch_transforms_active()
-    return functional or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
+    """Whether more than plain autograd looks on: mixed precision, torch.func, forward derivatives, torch.compile."""
+    functional = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    kind = x.device.type
+    mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return functional or mixed or torch.compiler.is_compiling()
 
 
 class _Linear(torch.autograd.Function):

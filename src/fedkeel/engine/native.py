@@ -12,14 +12,18 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from ..flat import FlatModel
+from .lean import is_plain, special
+
 # Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
+PATIENCE = 120  # seconds
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
 
 
@@ -33,23 +37,47 @@ def written(*names: str) -> str:
     return "".join(files(__package__).joinpath(name).read_text() for name in names)
 
 
-@cache
 def build(text: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     """What this C defines: compiled once for all arms and seeds."""
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    if compiler is None:
-        raise RuntimeError("no C compiler found (cc, gcc or clang)")
+    compiler = os.environ.get("CC", "").strip() or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    made = "no C compiler found (cc, gcc or clang)" if compiler is None else _build(text, flags, compiler)
+    if isinstance(made, str):
+        raise RuntimeError(made)
+    return made
+
+
+@cache
+def _build(text: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL | str:
+    """The library, or why there is none: what failed once is not tried again."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # where what is loaded cannot be removed
         source, made = Path(folder) / "source.c", Path(folder) / "made.so"
         source.write_text(text)
         for tuned in TUNED:
             asked = ("-O3", tuned, *flags, "-fPIC", "-shared", "-o", str(made), str(source), "-lm")
-            done = subprocess.run([*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=120)
+            try:
+                done = subprocess.run(
+                    [*shlex.split(compiler), *asked], capture_output=True, text=True, timeout=PATIENCE
+                )
+            except (OSError, ValueError):  # not there, not to be run, or no command line
+                return f"the C compiler {compiler!r} does not run"
+            except subprocess.TimeoutExpired:
+                return f"the C compiler {compiler!r} did not finish within {PATIENCE} s"
             if done.returncode == 0:
-                break
-        else:
-            raise RuntimeError(f"{compiler} failed: {(done.stderr.strip() or 'without a word').splitlines()[0]}")
-        return ctypes.CDLL(str(made))
+                return ctypes.CDLL(str(made))
+    told = done.stderr.strip().splitlines() or ["without a word"]
+    return f"the C compiler {compiler!r} failed: {next((line for line in told if 'error' in line), told[0])}"
+
+
+def ordinary(*parts: Any) -> bool:
+    """Whether these are tensors that C can read: single precision, in memory of their own."""
+    return all(
+        type(part) in (Tensor, nn.Parameter)
+        and part.dtype == torch.float32
+        and part.device.type == "cpu"
+        and part.layout == torch.strided
+        and not part.is_neg()  # a sign that is only noted
+        for part in parts
+    )
 
 
 class Layer:
@@ -58,18 +86,34 @@ class Layer:
     So does an evaluation: it keeps nothing for a way back, has many samples, and its numbers stay torch's.
     """
 
+    kinds: ClassVar[tuple[type[nn.Module], ...]]
+
+    @classmethod
+    def all_of(cls, model: FlatModel) -> list[Self]:
+        """Those of the model's layers that C can take over."""
+        layers = [layer for layer in model.module.modules() if any(is_plain(layer, kind) for kind in cls.kinds)]
+        return [cls(layer) for layer in layers if cls.knows(layer)]
+
     def __init__(self, layer: nn.Module) -> None:
         self.layer, self.otherwise, self.ran = layer, layer.forward, False
         layer.forward = self.forward
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        if len(given) != 1 or named or not torch.is_grad_enabled() or not self.fits(given[0]):
+        if len(given) != 1 or named or not torch.is_grad_enabled() or not self._takes(given[0]):
             return self.otherwise(*given, **named)
         self.ran = True
         return self.train(given[0])
 
-    def fits(self, x: Any) -> bool:
-        """Whether this is what C takes for granted."""
+    def _takes(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and self.knows(self.layer) and not special(x) and self.fits(x)
+
+    @staticmethod
+    def knows(layer: Any) -> bool:
+        """Whether C was written for a layer with these settings."""
+        raise NotImplementedError
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether x, and the weights as they are now, are what C takes for granted."""
         raise NotImplementedError
 
     def train(self, x: Tensor) -> Any:

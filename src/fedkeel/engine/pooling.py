@@ -12,38 +12,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..flat import FlatModel
-from .lean import special
-from .native import EXACT, Layer, addresses, again_by_torch, build, written
+from .native import EXACT, Layer, addresses, again_by_torch, build, ordinary, written
 
 UNIT = 16  # channels come in multiples of this
 SMALLEST = 2**15  # elements of a batch from which C is ahead: its call takes longer than torch's (docs/speed.md)
 
 
-def pools(model: FlatModel) -> list[nn.MaxPool2d]:
-    """The model's layers that C can take over."""
-    return [layer for layer in model.module.modules() if type(layer) is nn.MaxPool2d and _known(layer)]
-
-
-def _known(layer: nn.MaxPool2d) -> bool:
-    """Whether its windows are 2 x 2, side by side, and all inside."""
-    square = layer.kernel_size in (2, (2, 2)) and layer.stride in (2, (2, 2))
-    inside = layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.ceil_mode
-    return square and inside and not layer.return_indices
-
-
 class Compiled(Layer):
     """Max-pooling by C."""
+
+    kinds = (nn.MaxPool2d,)
 
     def __init__(self, layer: nn.MaxPool2d) -> None:
         library()
         super().__init__(layer)
 
-    def fits(self, x: Any) -> bool:
-        if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] % UNIT or min(x.shape[2:]) < 2:
+    @staticmethod
+    def knows(layer: nn.MaxPool2d) -> bool:
+        """Windows of 2 x 2, side by side, and all inside."""
+        square = layer.kernel_size in (2, (2, 2)) and layer.stride in (2, (2, 2))
+        inside = layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.ceil_mode
+        return square and inside and not layer.return_indices
+
+    def fits(self, x: Tensor) -> bool:
+        if not ordinary(x) or x.ndim != 4 or x.shape[1] % UNIT or min(x.shape[2:]) < 2:
             return False
-        laid = x.is_contiguous(memory_format=torch.channels_last) and x.numel() >= SMALLEST
-        return laid and x.dtype == torch.float32 and x.device.type == "cpu" and not special(x)
+        return x.is_contiguous(memory_format=torch.channels_last) and x.numel() >= SMALLEST
 
     def train(self, x: Tensor) -> Any:
         return _Largest.apply(x)  # type: ignore[no-untyped-call]

@@ -14,26 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..flat import FlatModel
 from ..models.lstm import LSTM
-from .lean import special
-from .native import EXACT, Layer, addresses, again_by_torch, build, written
+from .native import EXACT, Layer, addresses, again_by_torch, build, ordinary, written
 
 WIDEST = 256  # hidden units up to which C is ahead of torch's kernel on every machine tried; docs/speed.md has one
 
 
-def lstms(model: FlatModel) -> list[LSTM | nn.LSTM]:
-    """The model's layers that C can take over: LSTMs one way through time, with nothing between their layers."""
-    found: list[LSTM | nn.LSTM] = []
-    for layer in model.module.modules():
-        plain = type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout)
-        if isinstance(layer, LSTM | nn.LSTM) and (plain or type(layer) is LSTM):
-            found += [layer] if _weights(layer, 0)[1].shape[-1] <= WIDEST else []
-    return found
-
-
 class Compiled(Layer):
     """An LSTM by C."""
+
+    kinds = (LSTM, nn.LSTM)
 
     def __init__(self, layer: LSTM | nn.LSTM) -> None:
         self.ours = isinstance(layer, LSTM)
@@ -42,10 +32,16 @@ class Compiled(Layer):
         library()
         super().__init__(layer)
 
+    @staticmethod
+    def knows(layer: LSTM | nn.LSTM) -> bool:
+        """One way through time, with nothing between its layers."""
+        plain = isinstance(layer, LSTM) or not (layer.bidirectional or layer.proj_size or layer.dropout)
+        return plain and _weights(layer, 0)[1].shape[-1] <= WIDEST
+
     def weights(self) -> list[list[Tensor]]:
         return [_weights(self.layer, k) for k in range(self.count)]
 
-    def fits(self, x: Any) -> bool:
+    def fits(self, x: Tensor) -> bool:
         return _fits(x, self.weights())
 
     def train(self, x: Tensor) -> Any:
@@ -67,7 +63,7 @@ def _weights(layer: nn.Module, number: int) -> list[Tensor]:
 
 def _fits(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
     """Whether these are samples for these weights, as C takes for granted."""
-    if not isinstance(x, Tensor) or x.ndim != 3 or not x.numel() or special(x):
+    if not ordinary(x, *(part for layer in weights for part in layer)) or x.ndim != 3 or not x.numel():
         return False
     width, hidden = x.shape[-1], weights[0][1].shape[-1]
     for by, own, *biases in weights:
@@ -76,8 +72,7 @@ def _fits(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
         if any(bias.shape != (4 * hidden,) for bias in biases):
             return False
         width = hidden
-    every = (x, *(part for layer in weights for part in layer))
-    return all(part.dtype == torch.float32 and part.device.type == "cpu" for part in every)
+    return True
 
 
 class _Steps(torch.autograd.Function):
