@@ -28,7 +28,7 @@ from render import write
 from workloads import WORKLOADS, store
 
 SECTIONS = {  # with their caps in seconds
-    "scale": 300.0, "startup": 120.0, "crossover": 300.0, "layers": 120.0, "profile": 120.0, "rules": 5400.0,
+    "scale": 300.0, "startup": 120.0, "crossover": 600.0, "layers": 120.0, "profile": 120.0, "rules": 5400.0,
 }  # fmt: skip
 CAP = 150.0  # seconds a cell may take, start-up included
 

@@ -142,7 +142,9 @@ def test_the_page_shows_medians_of_ratios_within_a_pass_and_what_failed(bench, t
     cells += [cell(1, "W1", naive, 10), cell(1, "W1", other, 20), cell(1, "W1", "fedkeel", 600)]
     cells += [{"pass": 0, "workload": "W1", "engine": "flwr", "error": "no luck"}]
     machine = {"cpu": "a cpu", "cores": 2, "memory_gb": 1, "system": "s", "python": "3", "load_at_start": 0.0}
-    rows = [{"model": "perceptron", "parameters": 610, "batch": 5, "serial": 2.0, "batched": 5.0}]
+    rows = [
+        {"model": "perceptron", "parameters": 610, "batch": 5, "operations": 1_500_000, "serial": 2.0, "batched": 5.0}
+    ]
     rows.append(rows[0] | {"compiled": 20.0})
     results = {
         "date": "2000-01-01", "commit": "abc", "machine": machine, "passes": 2, "seconds": 1, "cells": cells,
@@ -153,7 +155,7 @@ def test_the_page_shows_medians_of_ratios_within_a_pass_and_what_failed(bench, t
     page, chart = (tmp_path / "speed.md").read_text(), (tmp_path / "speed.svg").read_text()
     assert "| fedkeel | 20 (10-30) |" in page  # 1000 / 100 and 600 / 20
     assert "- flwr on W1: no luck" in page and "- pfl: does not install: x" in page
-    assert "| perceptron | 610 | 5 | 2 | 5 | - | 2.50 | - |" in page and "| 5 | 20 | 2.50 | 4.00 |" in page
+    assert "| perceptron | 610 | 5 | 1.5 | 2 | 5 | - | 2.50 | - |" in page and "| 5 | 20 | 2.50 | 4.00 |" in page
     assert "Not measured: late" in page
     assert ">20x</text>" in chart and "prefers-color-scheme: dark" in chart
 

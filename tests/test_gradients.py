@@ -11,10 +11,12 @@ from fedkeel.engine.gradients import (
     CLIENT_AXIS,
     LARGEST,
     LARGEST_CHAIN,
+    MOST_OPERATIONS,
     Batched,
     Serial,
     choose,
     moves_global_generator,
+    operations,
 )  # fmt: skip
 
 
@@ -192,6 +194,23 @@ def test_auto_chooses_by_the_model_and_says_why(model, mode, word):
     got, reason = chosen(model)
     assert got == mode
     assert word in reason
+
+
+def test_auto_takes_a_model_that_uses_its_few_parameters_often_one_client_at_a_time():
+    def make():
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+
+    def at(side):
+        samples = torch.randn(12, 1, side, side, generator=torch.Generator().manual_seed(0))
+        task = task_of(make, x=samples)
+        model = task.cast(torch.float32, "cpu").adopt(0, torch.float32, "cpu")
+        return chosen(make, x=samples), operations(task, model)
+
+    products = 6 * (2 * 9 * 14**2 + 4)  # of a sample: a forward pass and twice as much back, two operations each
+    (mode, _), needed = at(16)
+    assert mode == "batched" and needed == products * 4  # clients hold 4 samples each on average, as many as a batch
+    (mode, reason), needed = at(200)
+    assert mode == "serial" and f"{needed:,} operations in a client's step > {MOST_OPERATIONS:,}" in reason
 
 
 def test_the_reason_is_in_the_configuration():

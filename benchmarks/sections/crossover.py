@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.engine import chain
+from fedkeel.engine import chain, client_axis
 from fedkeel.errors import EngineWarning
-from fedkeel.models import deltasgd_cnn
+from fedkeel.flat import FlatModel, flops
+from fedkeel.models import LSTM, deltasgd_cnn
 from sections.common import arguments, round_seconds
 
-FEATURES, CLASSES, CLIENTS, HELD, COHORT, STEPS = 60, 10, 100, 100, 20, 10
+Make = Callable[[], nn.Module]
+FEATURES, CLASSES, CHARACTERS, CLIENTS, HELD, COHORT, STEPS = 60, 10, 50, 100, 100, 20, 10
 WIDTHS = (0, 32, 128, 256, 512, 1024, 4096, 14_000)  # of the hidden layer: from 610 to 1e6 parameters
 BATCHES = (5, 20)
+WRITTEN = (512, 1024)  # hidden units of a perceptron that is a class of its own
+CONVOLUTIONS, HIDDEN, LENGTHS = ((4, 8, 16), (8, 16, 32)), (8, 32), (10, 80)  # channels and units; units, characters
 WIDE, WIDE_CLASSES, WIDE_BATCHES = 784, 62, (20, 40, 100)  # large products, where C falls behind
 
 
@@ -26,18 +32,48 @@ def perceptron(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
+class Written(nn.Module):
+    """A perceptron that an engine has to follow, as it does any model."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, width), nn.Linear(width, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+class Reader(nn.Module):
+    """The class of a line of characters."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(CHARACTERS, 8), LSTM(8, hidden)
+        self.scores = nn.Linear(hidden, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.lstm(self.embedding(x))[:, -1])
+
+
+def conv_net(first: int, second: int, units: int) -> nn.Module:
+    """Two convolutions of 5 x 5 with pools, on 28 x 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, first, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * second, units), nn.ReLU(), nn.Linear(units, CLASSES),
+    )  # fmt: skip
+
+
 def small_cnn() -> nn.Module:
     return deltasgd_cnn(dropout=False)
 
 
-def compare(make: object, shape: tuple[int, ...], batch: int, seconds: float) -> dict[str, float]:
-    """Local steps per second of the modes; compiled where that is C, which it is for perceptrons."""
-    x = torch.randn(CLIENTS * HELD, *shape)
+def compare(make: Make, x: torch.Tensor, batch: int, seconds: float, compiled: bool) -> dict[str, float]:
+    """Local steps per second of the modes; compiled where that is C, which it is for chains."""
     data = fk.FederatedData(x, torch.arange(len(x)) % CLASSES, list(range(0, len(x) + 1, HELD)))
-    task = fk.Task(make, fk.cross_entropy, data, batch_size=batch)  # type: ignore[arg-type]
+    task = fk.Task(make, fk.cross_entropy, data, batch_size=batch)
     world = fk.World(cohort=COHORT, budget=fk.FixedSteps(STEPS))
     modes = {mode: fk.Local(mode) for mode in ("serial", "batched")}
-    if len(shape) == 1:
+    if compiled:
         modes["compiled"] = fk.Local("batched", compile=True)
     done = COHORT * STEPS
     return {
@@ -49,13 +85,23 @@ if __name__ == "__main__":
     given = arguments()
     warnings.simplefilter("error", EngineWarning)  # what could not be compiled is no speed of compiled
     chain.LARGEST = 2**62  # C beyond its bound, too: that is what shows where the bound belongs
+    samples = CLIENTS * HELD
+    numbers, images, wide = (torch.randn(samples, *shape) for shape in ((FEATURES,), (1, 28, 28), (WIDE,)))
+    arms: list[tuple[str, Make, torch.Tensor, tuple[int, ...]]] = [
+        *(("perceptron", partial(perceptron, width), numbers, BATCHES) for width in WIDTHS),
+        ("784 inputs, 62 classes", partial(nn.Linear, WIDE, WIDE_CLASSES), wide, WIDE_BATCHES),
+        *(("perceptron, a class of its own", partial(Written, width), numbers, BATCHES) for width in WRITTEN),
+        *(("conv net", partial(conv_net, *sizes), images, BATCHES) for sizes in CONVOLUTIONS),
+        ("conv net", small_cnn, images, BATCHES),
+    ]
+    for length in LENGTHS:
+        lines = torch.randint(CHARACTERS, (samples, length))
+        arms += [(f"LSTM, {length} characters", partial(Reader, hidden), lines, BATCHES) for hidden in HIDDEN]
     rows = []
-    arms = [("perceptron", lambda w=width: perceptron(w), (FEATURES,)) for width in WIDTHS]
-    cells = [(*arm, batch) for batch in BATCHES for arm in [*arms, ("conv net", small_cnn, (1, 28, 28))]]
-    cells += [("784 inputs, 62 classes", lambda: nn.Linear(WIDE, WIDE_CLASSES), (WIDE,), b) for b in WIDE_BATCHES]
-    for kind, make, shape, batch in cells:
-        size = sum(p.numel() for p in make().parameters())
-        rows.append(
-            {"model": kind, "parameters": size, "batch": batch, **compare(make, shape, batch, given.seconds / 6)}
-        )
+    for kind, make, x, batches in arms:
+        known = {"model": kind, "parameters": sum(p.numel() for p in make().parameters())}
+        known["operations"] = flops(FlatModel(make()), x[:2])
+        for batch in batches:
+            found = compare(make, x, batch, given.seconds / 6, client_axis.chain(make()) is not None)
+            rows.append(known | {"operations": batch * known["operations"], "batch": batch, **found})
     print(json.dumps({"rows": rows}))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, check, is_count
-from ..flat import FlatModel
+from ..flat import FlatModel, flops
 from . import slicing
-from .levels import Capacity, Level, flops, level, numbers
+from .levels import Capacity, Level, level, numbers
 from .statistics import settled
 
 if TYPE_CHECKING:

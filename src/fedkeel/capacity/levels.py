@@ -10,12 +10,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from .. import draws
 from ..errors import InputError, check, is_count, is_number
-from ..flat import FlatModel, seeded
+from ..flat import FlatModel, flops, seeded
 from ..world import Ints
 
 if TYPE_CHECKING:
@@ -177,32 +176,3 @@ def level(index: Tensor, module: nn.Module, whole: FlatModel, x: Tensor) -> Leve
     model.load(whole.flat[index])
     assert model.size == len(index)
     return Level(index, model, flops(model, x))
-
-
-def flops(model: FlatModel, x: Tensor) -> int:
-    """Floating-point operations of one sample's gradient: three times its forward pass (one forward, two backward).
-
-    Counted are products with weights, a multiplication and an addition each; normalisation, pooling and attention's
-    own products are not.
-
-    >>> flops(FlatModel(nn.Linear(10, 5)), torch.zeros(2, 10)) / (3 * 2)
-    50.0
-    """
-    products = 0
-
-    def count(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-        nonlocal products
-        matrices = [p for p in layer.parameters(recurse=isinstance(layer, nn.MultiheadAttention)) if p.ndim > 1]
-        if isinstance(layer, nn.Conv1d | nn.Conv2d):
-            products += output.numel() * matrices[0][0].numel()
-        elif matrices and not isinstance(layer, nn.Embedding):  # every position meets every weight once
-            products += args[0].shape[:-1].numel() * sum(p.numel() for p in matrices)
-
-    was, handles = model.module.training, [layer.register_forward_hook(count) for layer in model.module.modules()]
-    model.module.eval()
-    with torch.no_grad():
-        model.module(x)
-    model.module.train(was)
-    for handle in handles:
-        handle.remove()
-    return 3 * 2 * products // len(x)

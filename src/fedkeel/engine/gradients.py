@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ..data.batches import Batch
-from ..flat import FlatModel, halves
+from ..flat import FlatModel, flops, halves
 from ..task import Task
 from . import client_axis
 from .lean import Direct, gaps
@@ -28,9 +28,10 @@ CLIENT_AXIS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softmax,
     nn.LogSoftmax, nn.Hardtanh,
 )  # fmt: skip
-# Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial, batched or compiled"): for chains of plain
-# layers it is ahead at 73,000 and behind at 994,000; for convolutions at 22,000 that depends on the batch.
-LARGEST_CHAIN, LARGEST = 100_000, 20_000
+# Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial, batched or compiled"): chains of plain layers
+# are ahead at 73,000 and behind at 291,000, other models ahead at 36,000 and level at 73,000. Those that use their
+# parameters often (convolutions, recurrent layers) fall behind sooner: by the operations of a client's step.
+LARGEST_CHAIN, LARGEST, MOST_OPERATIONS = 100_000, 40_000, 10_000_000
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -259,11 +260,20 @@ def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
             return "serial", f"batched was asked for, but {why_not}"
         if mode == "batched":
             return "batched", "as asked"
-        bound = LARGEST if client_axis.chain(model.module) is None else LARGEST_CHAIN
-        if model.size <= bound:
-            return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {bound:,}"
-        return "serial", f"{model.size:,} parameters > {bound:,}"
+        plain = client_axis.chain(model.module) is not None
+        bound = LARGEST_CHAIN if plain else LARGEST
+        if model.size > bound:
+            return "serial", f"{model.size:,} parameters > {bound:,}"
+        if not plain and (needed := operations(task, model)) > MOST_OPERATIONS:
+            return "serial", f"{needed:,} operations in a client's step > {MOST_OPERATIONS:,}"
+        return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {bound:,}"
     return "serial", why_not
+
+
+def operations(task: Task, model: FlatModel) -> int:
+    """Of one client's gradient on one batch."""
+    held = len(task.data.x) / len(task.data)
+    return round(flops(model, task.data.x[:2]) * min(task.batch_size or held, held))
 
 
 @torch.no_grad()
