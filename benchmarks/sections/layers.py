@@ -49,7 +49,7 @@ def compare(
 ) -> dict[str, Any]:
     """Medians of both, and of their ratio, in turns."""
     plain, compiled = make(), make()
-    by_c(compiled)
+    by = by_c(compiled)
     drawn = [torch.randn(shape) for _ in range(INPUTS)]
     if len(shape) == 4:  # as models are given images
         drawn = [x.contiguous(memory_format=torch.channels_last) for x in drawn]
@@ -58,6 +58,8 @@ def compare(
     for turn in range(TURNS + INPUTS):
         one, other = given[turn % INPUTS], given[(turn + INPUTS // 2) % INPUTS]  # neither has its own from the other
         turns.append((seconds(plain, one), seconds(compiled, other)))
+    if not by.ran:
+        raise SystemExit(f"{name}: C did not run")
     torch_s, c_s = (statistics.median(each) for each in zip(*turns[INPUTS:], strict=True))
     ratio = statistics.median(a / b for a, b in turns[INPUTS:])
     return {"layer": name, "torch_s": torch_s, "c_s": c_s, "ratio": ratio}
@@ -67,6 +69,8 @@ if __name__ == "__main__":
     arguments()
     torch.set_num_threads(1)  # as a worker has
     torch.empty(31 * 2**20, dtype=torch.uint8)  # as in an engine: what is freed is kept
+    # C beyond its bounds, too: that is what shows where they belong
+    recurrent.WIDEST, convolution.WIDEST, pooling.SMALLEST = 2**62, 2**62, 0
     rows = []
     for hidden in HIDDEN:
         make = partial(nn.LSTM, FEATURES, hidden, batch_first=True)
@@ -75,7 +79,6 @@ if __name__ == "__main__":
         name = f"{kernel} x {kernel}, {inside} to {outside} channels, {samples} images of {size} x {size}"
         make = partial(nn.Conv2d, inside, outside, kernel, padding=padding)
         rows.append(compare(name, make, convolution.Compiled, samples, inside, size, size))
-    pooling.SMALLEST = 0  # C beyond its bound, too: that is what shows where the bound belongs
     for samples, channels, size in POOLS:
         name = f"max-pooling, {channels} channels, {samples} images of {size} x {size}"
         rows.append(compare(name, partial(nn.MaxPool2d, 2), pooling.Compiled, samples, channels, size, size))
