@@ -1,6 +1,7 @@
 """Where clients run: compiled, probed, on a device; and what an evaluation looks at."""
 
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -79,9 +80,10 @@ def test_the_derivative_written_out_is_the_one_autograd_finds(make, loss, shared
         assert torch.allclose(losses[client, 0], total, rtol=1e-12)
 
 
-def test_the_way_back_through_a_pool_meets_its_own_layout_and_gives_the_same_gradient():
+@pytest.mark.parametrize(("layer", "width"), [(partial(nn.MaxPool2d, 2), 27), (nn.ReLU, 108)])
+def test_the_way_back_through_a_layer_meets_its_own_layout_and_gives_the_same_gradient(layer, width):
     def make():
-        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3))
+        return nn.Sequential(nn.Conv2d(2, 3, 3), layer(), nn.Flatten(), nn.Linear(width, 3))
 
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(4, 2, 8, 8, generator=draw), torch.randint(3, (4,), generator=draw)

@@ -132,7 +132,7 @@ class DeltaSGD(SelfTuned):
             dx, dg = torch.zeros_like(eta), _norm(g)
         else:
             before = state["g"] if self.batch_mode == "consecutive" else self.tame(at.gradient(state["y"]), state["y"])
-            dx, dg = _norm(y - state["y"]), _norm(g - before)
+            dx, dg = _norm(state["y"].sub_(y)), _norm(before.sub_(g))  # in place: what comes next is kept below
         fine = torch.isfinite(dg)
         if at.k == 0 and self.first_step == "eta0":
             new = eta.clone()
@@ -141,10 +141,9 @@ class DeltaSGD(SelfTuned):
             curved = torch.minimum(cap, self.gamma * dx / (2 * dg)) + self.eps
             new = torch.where((dx > 0) & (dg > 0), curved, cap)
             theta.copy_(torch.where(fine, new / eta, theta))
-        every = bool(fine.all())  # as it nearly always is: a copy is much faster than a choice
         for name, value in (("y", y), ("g", g)):
             if name in state:
-                state[name].copy_(value if every else torch.where(fine, value, state[name]))
+                state[name].copy_(value)
         return torch.where(fine, new, torch.nan)
 
 

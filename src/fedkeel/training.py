@@ -362,6 +362,7 @@ def resume(
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
+    Bit for bit on the same kind of machine, with the same torch and, where layers run by C, the same compiler.
     What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
     """
     path = Path(folder)

@@ -66,7 +66,7 @@ def translate_layers(task: Task, model: FlatModel) -> tuple[bool, str]:
         layers = install(made)
         if not layers:
             return False, NOTHING
-        # Beside the initial model: where biases are zero a ReLU may be at its edge, and C is told not to be used.
+        # Beside the initial model, whose biases may be zero: there ReLUs are at their edge, and some layers torch's.
         near = torch.randn(model.size, generator=torch.Generator().manual_seed(0)) * model.flat.abs().mean() / 10
         for n in (2, min(max(3, task.batch_size or 0), COMPARED)):
             batch = Batch(task.data.x[None, :n], task.data.y[None, :n], None)

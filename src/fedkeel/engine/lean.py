@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from ..flat import FlatModel
 
+L = TypeVar("L", bound=nn.Module)
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 LARGE = 2**18  # elements of a weight from which its derivative is written straight to its place: a megabyte
 
@@ -19,19 +20,15 @@ def lean(model: FlatModel) -> list[Direct]:
     """Let the model's layers give the same numbers sooner; returns those that write their own derivatives."""
     layers = list(model.module.modules())
     for layer in layers:
-        if isinstance(layer, nn.Sequential) and is_plain(layer, nn.Sequential):
+        if is_plain(layer, nn.Sequential):
             PoolFirst(layer)
     for layer in layers:
-        if type(layer) is nn.MaxPool2d:
+        if type(layer) in (nn.MaxPool2d, nn.ReLU):
             layer.register_forward_hook(_ask_for_channels_last)
-    return [
-        Direct(layer)
-        for layer in layers
-        if isinstance(layer, nn.Linear) and is_plain(layer, nn.Linear) and _is_large(layer)
-    ]
+    return [Direct(layer) for layer in layers if is_plain(layer, nn.Linear) and _is_large(layer)]
 
 
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+def is_plain(layer: nn.Module, kind: type[L]) -> TypeGuard[L]:
     """Whether a layer does what its class says: nobody gave it a `forward` of its own."""
     return type(layer) is kind and "forward" not in vars(layer)
 
@@ -72,13 +69,15 @@ def _commute(first: nn.Module, second: nn.Module) -> bool:
     """Whether nobody can tell: nothing is changed in place, every window has a sample, and no hook looks on."""
     if not is_plain(first, nn.ReLU) or not is_plain(second, nn.MaxPool2d):
         return False
-    assert isinstance(first, nn.ReLU) and isinstance(second, nn.MaxPool2d)
     plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))
     return plain and not any(getattr(layer, kind) for layer in (first, second) for kind in HOOKS)
 
 
 def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
-    """Have the derivative arrive in the layout of the output: the way back through a pool is much faster then."""
+    """Have the derivative arrive in the layout of the output: the way back through the layer is much faster then.
+
+    What flattens images, before a linear layer, sends it in another.
+    """
     if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
         output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
