@@ -86,7 +86,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     if given.add:
         results = json.loads(given.results.read_text())
         if commit() != results["commit"]:
-            results["commit"] = f"{results['commit']}; {', '.join(given.sections)} at {commit()}"
+            some = "" if set(given.workloads) == set(WORKLOADS) else f" of {', '.join(given.workloads)}"
+            results["commit"] = f"{results['commit']}; {', '.join(given.sections)}{some} at {commit()}"
     engines = [] if given.add else [ENGINES[name] for name in given.engines]
     for peer in sorted({engine.peer for engine in engines if engine.peer is not None}):
         if (problem := install(peer)) is not None:
@@ -109,12 +110,26 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                     say(f"pass {number + 1}/{given.passes}  {name}  {engine.name}: {shown}")
     for section in given.sections:
         say(f"section {section} ...")
-        arguments = [str(given.data), "--seconds", str(given.seconds)]
-        results["sections"][section] = run_cell(sys.executable, f"sections.{section}", arguments, SECTIONS[section])
+        arguments = [str(given.data), "--seconds", str(given.seconds), "--workloads", *given.workloads]
+        found = run_cell(sys.executable, f"sections.{section}", arguments, SECTIONS[section])
+        if given.add and "rows" in found:  # what is not measured again stays
+            found["rows"] = merged(results["sections"].get(section, {}).get("rows", []), found["rows"])
+        results["sections"][section] = found
         keep(results, given.results)
         if "error" in results["sections"][section]:
             say(f"section {section}: {results['sections'][section]['error']}")
     return results
+
+
+def merged(before: list[Any], now: list[Any]) -> list[Any]:
+    """Rows of workloads that were not measured again, with those that were.
+
+    >>> merged([{"workload": "W1"}, {"workload": "W2", "ratio": 2}], [{"workload": "W2", "ratio": 3}])
+    [{'workload': 'W1'}, {'workload': 'W2', 'ratio': 3}]
+    """
+    again = {row["workload"] for row in now if "workload" in row}
+    kept = [row for row in before if "workload" in row and row["workload"] not in again]
+    return sorted([*kept, *now], key=lambda row: row["workload"]) if kept else now
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

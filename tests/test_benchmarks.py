@@ -21,10 +21,11 @@ def bench(monkeypatch):
     import cells
     import models
     import render
+    import run
     import workloads
 
-    yield type("Bench", (), {"cells": cells, "models": models, "render": render, "workloads": workloads})
-    for name in ("cells", "models", "render", "workloads", "engines"):
+    yield type("Bench", (), {"cells": cells, "models": models, "render": render, "run": run, "workloads": workloads})
+    for name in ("cells", "models", "render", "run", "workloads", "engines"):
         sys.modules.pop(name, None)
 
 
@@ -164,3 +165,10 @@ def test_asking_for_a_page_without_results_is_refused(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--render", "--results", str(tmp_path / "none.json")]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 2 and "is not there" in done.stderr
+
+
+def test_what_is_measured_again_takes_the_place_of_its_own_workload_alone(bench):
+    before = [{"workload": "W1", "ratio": 1}, {"workload": "W2", "ratio": 2}, {"workload": "W3", "ratio": 3}]
+    again = [{"workload": "W2", "ratio": 9}]
+    assert bench.run.merged(before, again) == [before[0], again[0], before[2]]
+    assert bench.run.merged([["a row", 1.0]], [["a row", 2.0]]) == [["a row", 2.0]]

@@ -8,6 +8,8 @@ import statistics
 import time
 from pathlib import Path
 
+from workloads import WORKLOADS
+
 import fedkeel as fk
 
 
@@ -15,6 +17,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="where it has some")
     return parser.parse_args()
 
 

@@ -42,7 +42,8 @@ def shares(work: Workload, data: fk.FederatedData, rounds: int) -> dict[str, flo
 if __name__ == "__main__":
     given = arguments()
     rows = []
-    for name, work in WORKLOADS.items():
+    for name in given.workloads:
+        work = WORKLOADS[name]
         store(work, given.data)
         read = load(work, given.data)
         found = shares(work, fk.FederatedData(*tensors(read), read.offsets), ROUNDS.get(name, 2))

@@ -49,7 +49,7 @@ def costs(workload: str, group: tuple[str, ...], folder: Path, seconds: float) -
 if __name__ == "__main__":
     given = arguments()
     rows = []
-    for name in NAMES:
+    for name in (n for n in NAMES if n in given.workloads):
         store(WORKLOADS[name], given.data)
         for group in GROUPS:
             repeated = [costs(name, group, given.data, SECONDS) for _ in range(REPETITIONS)]
