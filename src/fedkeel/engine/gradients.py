@@ -29,7 +29,7 @@ CLIENT_AXIS = (
     nn.LogSoftmax, nn.Hardtanh,
 )  # fmt: skip
 # Parameters up to which lockstep pays on CPUs (docs/speed.md, "Serial, batched or compiled"): chains of plain layers
-# are ahead at 73,000 and behind at 291,000, other models ahead at 36,000 and level at 73,000. Those that use their
+# are ahead at 73,000 and behind at 291,000, other models ahead at 36,000 and behind at 73,000. Those that use their
 # parameters often (convolutions, recurrent layers) fall behind sooner: by the operations of a client's step.
 LARGEST_CHAIN, LARGEST, MOST_OPERATIONS = 100_000, 40_000, 10_000_000
 
