@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.compare import Arm
-from fedkeel.history import History
 from fedkeel.recipes import RECIPES
 from fedkeel.report.explain import explain
 from fedkeel.report.terminal import table
+from fedkeel.run.history import History
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
 
@@ -271,7 +271,7 @@ def test_a_disk_that_fails_amid_a_run_is_one_line_and_exit_code_1(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "history.jsonl")
 
-    monkeypatch.setattr("fedkeel.training.Log.add", full)
+    monkeypatch.setattr("fedkeel.run.training.Log.add", full)
     assert run("fedavg", *SMALL, "--out", str(tmp_path / "d")) == 1
     assert capsys.readouterr().err == "fedkeel: history.jsonl: No space left on device\n"
 

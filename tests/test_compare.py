@@ -25,7 +25,7 @@ from fedkeel.compare import (
     summary,
     top_share,
 )
-from fedkeel.history import History
+from fedkeel.run.history import History
 
 pairs = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=2, max_size=8)
 few = settings(max_examples=40, deadline=None)  # each example is two bootstraps

@@ -14,8 +14,8 @@ import fedkeel as fk
 from fedkeel import diagnose as d
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
-from fedkeel.history import COLUMNS
 from fedkeel.recipes import RECIPES
+from fedkeel.run.history import COLUMNS
 from fedkeel.weights import Nova, Samples, Uniform, coefficients, lengths
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}

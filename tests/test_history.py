@@ -4,7 +4,7 @@ import pytest
 
 import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
-from fedkeel.history import COLUMNS, History, read
+from fedkeel.run.history import COLUMNS, History, read
 
 
 def test_a_row_has_the_contracts_columns_in_order():

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel as fk
-from fedkeel import checkpoint, memory
 from fedkeel.conformance import MODES, check_resume, toy, toy_world
 from fedkeel.job import State
-from fedkeel.memory import Memories
+from fedkeel.run import checkpoint, memory
+from fedkeel.run.memory import Memories
 
 STORES = pytest.mark.parametrize("in_ram", [2**31, 0], ids=["ram", "file"])
 writes = st.lists(st.tuples(st.sets(st.integers(0, 299), min_size=1, max_size=90), st.integers(1, 9)), max_size=6)
@@ -140,7 +140,7 @@ def test_a_dropped_client_keeps_its_old_memory(mode):
 
 def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, monkeypatch):
     """A million parameters on 100,000 clients would need 400 GB: rows live in a file and are saved block by block."""
-    monkeypatch.setattr("fedkeel.checkpoint.BLOCK", 1000)
+    monkeypatch.setattr("fedkeel.run.checkpoint.BLOCK", 1000)
     memories = Memories(population=100_000)
     clients, rows = np.array([5, 99_999, 17]), torch.arange(3.0)[:, None] + torch.zeros(3, 1_000_000)
     memories.write(clients, {"scaffold": {"ci": rows}})

@@ -14,10 +14,10 @@ from fedkeel import recipes
 from fedkeel.cli import main
 from fedkeel.compare import Arm
 from fedkeel.errors import InputError
-from fedkeel.history import History
 from fedkeel.reproduce import SCALES, page, plan
 from fedkeel.reproduce.carry_out import Measured, carry_out
 from fedkeel.reproduce.verdict import Gain, gain, judge, overall, verdict
+from fedkeel.run.history import History
 from fedkeel.study import Study
 
 ASKED = {

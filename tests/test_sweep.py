@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.compare import Arm
-from fedkeel.history import History
 from fedkeel.report.heatmap import verdict
+from fedkeel.run.history import History
 from fedkeel.sweep.choice import Choice
 from fedkeel.sweep.grid import Grid, Range
 

@@ -14,7 +14,7 @@ import pytest
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.conformance import toy, toy_world
-from fedkeel.history import Row
+from fedkeel.run.history import Row
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 

@@ -408,7 +408,7 @@ def test_bad_input_leaves_no_directory_behind(tmp_path):
 
 
 def test_no_half_written_file_is_ever_seen(tmp_path):
-    from fedkeel.checkpoint import atomically
+    from fedkeel.run.checkpoint import atomically
 
     file = tmp_path / "a.json"
     file.write_text("old")

@@ -38,8 +38,8 @@ from .rules import (
     Schedule,
     SelfDistillation,
 )
+from .run.training import Run, load, resume, train
 from .task import Task, cross_entropy
-from .training import Run, load, resume, train
 from .version import __version__
 from .weights import Nova, Samples, Uniform
 from .wire import Upload

@@ -196,7 +196,7 @@ def _cohort(text: str) -> int | float | str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from . import checkpoint as files
+    from .run import checkpoint as files
     from .study import Study
 
     given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
@@ -244,7 +244,7 @@ def new_place(task: str) -> Path:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from . import checkpoint as files
+    from .run import checkpoint as files
     from .study import Study
     from .sweep.command import go_on
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import draws
 from .diagnose import means
-from .history import History, Row
+from .run.history import History, Row
 
 # The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,

@@ -32,8 +32,8 @@ from .algorithm import Algorithm, At, Memory, Rows, Rule
 from .data import FederatedData
 from .engine.local import Local
 from .errors import InputError, check
+from .run.training import Run, resume, train
 from .task import Task, cross_entropy
-from .training import Run, resume, train
 from .wire import Upload
 from .world import UniformSteps, World
 

@@ -26,11 +26,11 @@ from torch import Tensor
 from .algorithm import Algorithm, At, Plan, Rows, Rule
 from .client import arrive, naming
 from .engine.local import Engine, Worker
-from .history import History
 from .job import Job, Message, State
-from .memory import Memories
 from .optim import Optimizer
 from .round import broadcast, gather, invite, local_update
+from .run.history import History
+from .run.memory import Memories
 from .weights import Weights, coefficients
 from .wire import Part, Slots
 from .world import Ints

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .algorithm import Algorithm, At
-from .memory import Memories
+from .run.memory import Memories
 from .task import Task
 from .wire import Slots
 from .world import World

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint as files
-from . import history as rows
-from . import recipes, tasks, trackers, training
+from . import recipes, tasks, trackers
 from .algorithm import Algorithm
 from .compare import Arm, summary
 from .engine.local import Local, one_thread
 from .errors import InputError, check, is_count, is_number
-from .history import History, Row
+from .run import checkpoint as files
+from .run import history as rows
+from .run import training
+from .run.history import History, Row
 from .task import Task
 from .version import __version__
 from .world import World, parse_budget

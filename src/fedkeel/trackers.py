@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import MissingExtra, is_number, unknown
-from .history import Row
+from .run.history import Row
 
 
 def _load(module: str, package: str, extra: str) -> Any:

@@ -34,7 +34,7 @@ from .lean import lean, release
 from .probe import probe
 
 if TYPE_CHECKING:
-    from ..memory import Memories
+    from ..run.memory import Memories
 
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")

@@ -35,7 +35,7 @@ def add_commands(subparsers: Any) -> None:
 
 def write_report(arguments: argparse.Namespace) -> int:
     """`fedkeel report RUN...`."""
-    from ..checkpoint import atomically
+    from ..run.checkpoint import atomically
     from .page import as_html, read
 
     page = as_html(read(arguments.folders))

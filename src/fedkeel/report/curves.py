@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..history import History, Row
+from ..run.history import History, Row
 
 POINTS = 400  # per curve; a screen shows no more
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..diagnose import COLUMNS, means
-from ..history import History
+from ..run.history import History
 
 
 def diagnosis(arms: dict[str, Sequence[History]], console: Console) -> None:

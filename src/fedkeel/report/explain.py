@@ -78,7 +78,7 @@ def _keeps(algorithm: Algorithm) -> list[str]:
 
 def _traffic(algorithm: Algorithm) -> list[str]:
     """Counted in a real run on a toy, so that it cannot differ from what the history says."""
-    from ..training import train
+    from ..run.training import train
 
     if algorithm.capacity is not None:
         return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from ..history import Row
+from ..run.history import Row
 from ..study import Study
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .. import checkpoint as files
-from .. import training
 from ..data.show import holdings
 from ..errors import FedkeelError
+from ..run import checkpoint as files
+from ..run import training
 from ..task import Task
 from ..world import Ask, Epochs, World
 from .runs import Group, Ran

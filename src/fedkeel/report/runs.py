@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoint as files
-from .. import history as rows
-from .. import training
 from ..errors import InputError, is_count
-from ..history import History
+from ..run import checkpoint as files
+from ..run import history as rows
+from ..run import training
+from ..run.history import History
 
 # What must be equal for two runs to be repetitions of one another.
 SETTINGS = ("task", "algorithm", "parameters", "world", "rounds", "batch_size", "dtype", "target", "eval_samples")

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from .. import grammar
 from ..compare import Arm, mean_curve, window
-from ..history import History
 from ..recipes import RECIPES
+from ..run.history import History
 
 COLOURS = (
     "cyan",

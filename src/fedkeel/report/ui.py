@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .. import checkpoint as files
 from ..errors import FedkeelError, InputError
+from ..run import checkpoint as files
 from .page import Document, as_html, as_json, document
 from .runs import Group, Ran, Reader
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compare import Gain, interval, speedup
-from ..history import History, Row
+from ..run.history import History, Row
 from .curves import AXES, number
 from .runs import Group
 

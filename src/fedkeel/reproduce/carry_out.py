@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import checkpoint as files
 from .. import compare, study
 from ..errors import InputError, MissingExtra
-from ..history import Row
+from ..run import checkpoint as files
+from ..run.history import Row
 from ..study import Study
 from .plan import Arm, Panel, Plan
 from .verdict import score

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoint as files
 from ..compare import interval
+from ..run import checkpoint as files
 from . import plan as plans
 from .carry_out import Measured
 from .plan import COSTS, Panel, Plan

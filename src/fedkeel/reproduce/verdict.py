@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..compare import amount, interval, last_n, window
-from ..history import History, Row
+from ..run.history import History, Row
 from .plan import COSTS, Claim, Panel
 
 if TYPE_CHECKING:

@@ -40,11 +40,11 @@ def add_commands(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """`fedkeel sweep TASK ALGORITHM --grid ...`."""
-    from .. import checkpoint as files
     from ..cli import new_place, study_of
     from ..engine.local import cores
     from ..errors import InputError, check, is_count
     from ..report import heatmap
+    from ..run import checkpoint as files
     from .grid import Grid
     from .run import configuration
 
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     """Whether `out` holds this very sweep, to be continued; what a search has tried so far is not part of it."""
-    from .. import checkpoint as files
     from ..errors import InputError
+    from ..run import checkpoint as files
 
     if not (out / "config.json").exists():
         return False

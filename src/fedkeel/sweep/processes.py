@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FedkeelError, InputError
-from ..history import Row
+from ..run.history import Row
 from ..study import Study, one_run
 
 Item = tuple[str, int, str]  # algorithm, seed, folder

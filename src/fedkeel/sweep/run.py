@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoint as files
-from .. import recipes, training
+from .. import recipes
 from ..compare import Arm
 from ..errors import InputError, MissingExtra, check, is_count
+from ..run import checkpoint as files
+from ..run import training
 from ..study import Study, finished, folder_name
 from .choice import METRICS, Choice, scored
 from .grid import Cell, Grid

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, MissingExtra
+from ..errors import InputError, MissingExtra
 
 Row = dict[str, Any]
 COLUMNS = (

@@ -28,12 +28,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from . import wire
-from .errors import InputError
-from .flat import FlatModel
-from .job import State
+from .. import wire
+from ..errors import InputError
+from ..flat import FlatModel
+from ..job import State
+from ..version import __version__
 from .memory import Memories
-from .version import __version__
 
 BLOCK = 2**22  # numbers written or read at a time
 STATE, MODEL, STOP = Path("checkpoint", "state.safetensors"), Path("model.safetensors"), Path("stop")

@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import diagnose as diagnosis
+from .. import recipes
+from ..algorithm import Algorithm
+from ..engine.local import Engine, Local, one_thread
+from ..errors import EngineWarning, InputError, StabilityWarning, check, is_count
+from ..flat import FlatModel
+from ..job import Job, State, first_state
+from ..round import one_round
+from ..task import Task
+from ..version import __version__
+from ..world import Epochs, World, parse_budget
 from . import checkpoint as files
-from . import diagnose as diagnosis
 from . import history as rows
-from . import recipes
-from .algorithm import Algorithm
-from .engine.local import Engine, Local, one_thread
-from .errors import EngineWarning, InputError, StabilityWarning, check, is_count
-from .flat import FlatModel
 from .history import History, Row
-from .job import Job, State, first_state
 from .memory import Memories
-from .round import one_round
-from .task import Task
-from .version import __version__
-from .world import Epochs, World, parse_budget
 
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -77,7 +77,7 @@ class Run:
 
     def plot(self) -> None:
         """Draw the accuracy curve in the terminal."""
-        from .report.terminal import draw
+        from ..report.terminal import draw
 
         draw({self.config["algorithm"]: [self.history]}, self.config["target"])
 
@@ -431,7 +431,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def task_of(config: dict[str, Any]) -> Task:
     """The task that a run's configuration names."""
-    from . import tasks
+    from .. import tasks
 
     if not config["rerunnable"] and "task" in config.get("why_not", ""):
         raise InputError(f"The task of this run cannot be made again from its name ({config['why_not']}); give task=.")

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .wire import Slots
-from .world import Ints
+from ..wire import Slots
+from ..world import Ints
 
 IN_RAM = 2 * 2**30  # bytes the whole population may need before memory moves to a file
 

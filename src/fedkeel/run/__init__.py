@@ -1,0 +1,1 @@
+"""A run: its settings, the rounds one after another, its directory."""
