@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent / "src"  # the fedkeel that is measured, unless a cell is given another one
 VENVS, DATA, REQUIREMENTS = HERE / ".venvs", HERE / ".data", HERE / "requirements"
 PATIENCE = 900.0  # seconds for one step of an installation
 TURNS = "{turns}"  # in a cell's arguments: where it asks for its next turn
@@ -25,7 +26,15 @@ EVERY, SELDOM = 0.5, 5.0  # seconds between two looks at the memory, which distu
 class Cell:
     """A process that plays when it is its turn; also one that knows of no turns, and plays on to its end."""
 
-    def __init__(self, python: str, module: str, arguments: Sequence[str], cap: float, every: float = EVERY) -> None:
+    def __init__(
+        self,
+        python: str,
+        module: str,
+        arguments: Sequence[str],
+        cap: float,
+        every: float = EVERY,
+        source: Path = SOURCE,
+    ) -> None:
         self.cap, self.spent, self.peak = cap, 0.0, 0  # seconds it may take, and has; bytes
         self.every = every  # seconds between two looks at its memory
         self.files = ExitStack()
@@ -37,7 +46,7 @@ class Cell:
         self.door.bind(turns)
         self.door.listen(1)
         self.door.settimeout(every)
-        paths = [str(HERE)] + ([str(HERE.parent / "src")] if python == sys.executable else [])
+        paths = [str(HERE)] + ([str(source)] if python == sys.executable else [])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
         self.process = subprocess.Popen(
             [python, "-m", module, *(text.replace(TURNS, turns) for text in arguments)],

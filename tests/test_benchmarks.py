@@ -172,3 +172,44 @@ def test_what_is_measured_again_takes_the_place_of_its_own_workload_alone(bench)
     again = [{"workload": "W2", "ratio": 9}]
     assert bench.run.merged(before, again) == [before[0], again[0], before[2]]
     assert bench.run.merged([["a row", 1.0]], [["a row", 2.0]]) == [["a row", 2.0]]
+
+
+def test_two_results_are_the_same_only_if_every_bit_is(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from same_bits import apart, compare, tensors_apart
+
+    one = {"status": "done", "tensors": {"parameters": torch.ones(2)}, "history": [{"round": 0, "overhead_bytes": 1}]}
+    assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 2}]})[0] == 0
+    assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 1, "loss": None}]})[0] == np.inf
+    assert compare(one, {"raised": "InputError: no"})[0] == np.inf
+    assert compare({"raised": "InputError: no"}, {"raised": "InputError: never"})[0] == 0
+    assert compare(one, one | {"tensors": {"parameters": torch.tensor([1.0, 0.5])}}) == (0.5, "parameters")
+    nan = torch.tensor([float("nan"), 1.0])
+    assert tensors_apart(nan, nan.clone()) == 0 < tensors_apart(torch.tensor([0.0]), torch.tensor([-0.0])) < 1e-300
+    assert tensors_apart(nan, torch.ones(2)) == apart(float("nan"), 1.0) == apart(None, 0.0) == np.inf
+    sys.modules.pop("same_bits")
+
+
+def test_the_size_of_a_round_counts_functions_files_and_edges(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from size_of_a_round import size
+
+    def code(name, file):
+        return compile("0", file, "exec").replace(co_name=name)
+
+    a, b, c = code("train", "a.py"), code("one_round", "a.py"), code("visit", "b.py")
+    stacks = [(a,), (b, a), (c, b, a), (c, a)]
+    assert size(stacks) == (3, 2, 2) and size(stacks, "one_round") == (2, 2, 1) and size(stacks, "none") is None
+    sys.modules.pop("size_of_a_round")
+
+
+def test_before_and_after_are_one_line_per_workload(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from before_after import line
+
+    old, new = ({"steps_per_s": speed, "own_peak_mb": size} for speed, size in ((260.0, 300), (520.0, 250)))
+    expected = ("W1", "1", "2", "2.000", "1.000..2.000", "300", "250")
+    assert line("W1", [{"old": old, "new": new}, {"new": new, "old": old}, {"old": old, "new": old}]) == expected
+    assert line("W1", [{"old": {"error": "no"}, "new": new}]) == ("W1", "old: no")
+    for name in ("before_after", "cells", "workloads"):
+        sys.modules.pop(name)

@@ -90,9 +90,17 @@ def report(work: Workload, clock: Clock, losses: Losses | None, packages: Sequen
         "steps": clock.rounds * work.steps_per_round,
         "startup_s": clock.startup,
         "losses": losses,
+        "own_peak_mb": own_peak(),
         **({} if clock.turn else {"lengths": clock.lengths}),
         "versions": {name: _version(name) for name in packages},
     }
+
+
+def own_peak() -> float | None:
+    """The most memory this process has held (MB, resident), without its children; None where Linux does not tell."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def _version(name: str) -> str | None:

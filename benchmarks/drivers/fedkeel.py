@@ -20,9 +20,10 @@ def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:
     def make() -> nn.Module:
         return AnyModel() if options.get("model") == "any" else model(work.name)
 
-    task = fk.Task(make, fk.cross_entropy, fk.FederatedData(*tensors(data), data.offsets), batch_size=work.batch)
-    world = fk.World(cohort=work.cohort, budget=fk.FixedSteps(work.steps))
-    algorithm = fk.Algorithm(client=fk.SGD(work.lr, momentum=work.momentum))
+    federated = fk.FederatedData(*tensors(data), data.offsets)
+    task = fk.Task(make, fk.cross_entropy, federated, batch_size=work.batch, lr=work.lr)
+    world = fk.World(cohort=work.cohort, budget=fk.FixedSteps(work.steps), expected_steps=work.steps + 5)
+    algorithm = options.get("rule") or fk.Algorithm(client=fk.SGD(work.lr, momentum=work.momentum))
 
     def watch(row: dict[str, float]) -> bool:
         return row["round"] > 0 and clock.round_done()
