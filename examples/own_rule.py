@@ -17,18 +17,17 @@ class Cautious(fk.Rule):
 
     caution: float = 0.5
 
-    def send(self, server: dict[str, Tensor], at: fk.At) -> dict[str, Tensor]:
+    def send(self, server: dict[str, Tensor], view: fk.View) -> dict[str, Tensor]:
         return server  # nothing in round 1; then one vector, which the byte counter sees
 
-    def gradient(self, g: Tensor, y: Tensor, at: fk.At) -> Tensor:
-        if not at.sent or not self.caution:
+    def gradient(self, g: Tensor, y: Tensor, me: fk.Me) -> Tensor:
+        if not me.sent or not self.caution:
             return g
-        against = (g * at.sent["move"]) > 0
+        against = (g * me.sent["move"]) > 0
         return torch.where(against, g * (1 - self.caution), g)
 
-    def server_step(self, server: dict[str, Tensor], up: object, at: fk.At) -> dict[str, Tensor]:
-        assert at.delta is not None
-        return {"move": at.delta}
+    def serve(self, server: dict[str, Tensor], up: fk.Reports, view: fk.View) -> tuple[dict[str, Tensor], Tensor]:
+        return {"move": up.delta}, up.delta
 
 
 task, world = fk.tasks.synthetic(), fk.World(cohort=20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from shutil import which
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import fedkeel as fk
+from fedkeel.data.batches import Batch
+from fedkeel.optim import Optimizer
+from fedkeel.rule import Me, Objective
 
 
 class Bowl(nn.Module):
@@ -46,6 +49,8 @@ class Net(nn.Module):
 class Trace(fk.Rule):
     """Watches every step: the rate used and the point reached, by round and client."""
 
+    keeps_linear: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self.rates: dict[tuple[int, int], list[float]] = {}
         self.points: dict[tuple[int, int], list[Tensor]] = {}
@@ -54,13 +59,23 @@ class Trace(fk.Rule):
     def parameters(self) -> dict[str, Any]:
         return {"name": self.slot}
 
-    def after_step(self, y: Tensor, at: fk.At) -> None:
-        assert at.clients is not None
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        found = go(y, batch)
+        state, rates = _inside(go)
         for row in range(len(y)):
-            key = at.round, int(at.clients[row])
-            self.rates.setdefault(key, []).append(at.lr[row].item())
+            key = me.facts.round, int(me.site.clients[row])
+            self.rates.setdefault(key, []).append(rates[row].item())
             self.points.setdefault(key, []).append(y[row].clone())
-            self.state[key] = {name: value[row].clone() for name, value in at.state.items()}
+            self.state[key] = {name: value[row].clone() for name, value in state.items()}
+        return found
+
+
+def _inside(go: Any) -> tuple[dict[str, Tensor], Tensor]:
+    """(state, rates) of the optimizer's own step, under the rules that wrap it; rules themselves cannot read them."""
+    while not isinstance(go.func.__self__, Optimizer):
+        go = go.args[0]
+    _, state, rates = go.args
+    return state, rates
 
 
 @pytest.fixture(params=["serial", "batched"])

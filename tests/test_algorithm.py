@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.algorithm import Rows
 from fedkeel.conformance import MODES, Stairs, quadratics, toy, toy_world
-from fedkeel.errors import InputError
+from fedkeel.messages import Facts
 from fedkeel.recipes import CLIENTS, RECIPES
 
 
@@ -70,8 +69,8 @@ def test_an_illegal_combination_says_why(text, word):
 
 
 class Replaces(fk.Rule):
-    def update(self, delta, server, at):
-        return delta
+    def serve(self, server, up, view):
+        return server, 0.5 * up.delta
 
 
 class AlsoReplaces(Replaces):
@@ -79,7 +78,7 @@ class AlsoReplaces(Replaces):
 
 
 class Shows(fk.Rule):
-    def eval_params(self, x, server):
+    def models(self, x, server):
         return {"": x + 1}
 
 
@@ -87,16 +86,15 @@ class AlsoShows(Shows):
     pass
 
 
-@pytest.mark.parametrize(
-    ("rules", "word"),
-    [
-        ([Replaces(), AlsoReplaces()], "each replace the server's update"),
-        ([Shows(), AlsoShows()], "each choose the model"),
-    ],
-)
-def test_two_rules_for_one_place_are_refused(rules, word):
-    with pytest.raises(fk.InputError, match=word):
-        fk.Algorithm(rules=rules)
+def test_two_rules_that_choose_the_model_to_evaluate_are_refused():
+    with pytest.raises(fk.InputError, match="each choose the model"):
+        fk.Algorithm(rules=[Shows(), AlsoShows()])
+
+
+@pytest.mark.parametrize("rules", [[Replaces(), AlsoReplaces()], [fk.FedDyn(), Replaces()], [Replaces(), fk.FedDyn()]])
+def test_two_rules_that_replace_the_servers_update_are_refused(rules):
+    with pytest.raises(fk.InputError, match="each replace the server's update"):
+        fk.train(toy(), fk.Algorithm(rules=rules), toy_world(), 1)
 
 
 ADVICE = re.compile("use|give|leave|say which")
@@ -211,69 +209,96 @@ def test_a_control_arm_without_its_numbers_is_refused(text, world, word):
 
 
 class Order(fk.Rule):
-    """Writes down in which order hooks run."""
+    """Writes down in which order methods are called."""
 
     def __init__(self, log):
         self.log = log
 
-    def server_init(self, x, at):
-        self.log.append("server_init")
+    def init(self, x, lr):
+        self.log.append("init")
+        assert lr == 0.1
         return {"n": x.new_zeros(())}
 
-    def send(self, server, at):
+    def plan(self, plan, server, facts):
+        self.log.append("plan")
+        return plan
+
+    def send(self, server, view):
         self.log.append("send")
         return {}
 
-    def client_init(self, x, at):
-        self.log.append("client_init")
-        return {"m": x.clone()}
+    def remember(self, me):
+        self.log.append("remember")
+        return {"m": me.x.clone()}
 
-    def survey(self, at):
+    def survey(self, me):
         self.log.append("survey")
-        return {"s": at.memory["m"]}
+        return {"s": me.memory["m"]}
 
-    def gradient(self, g, y, at):
-        self.log.append(f"gradient {at.k}")
-        assert torch.equal(at.surveyed["s"], at.x)
+    def start(self, me):
+        self.log.append("start")
+        return {"sum": torch.zeros_like(me.memory["m"])}
+
+    def loss(self, f, me, z, output, target):
+        self.log.append("loss")
+        return f(z, output, target)
+
+    def objective(self, f, me, y, batch):
+        self.log.append(f"objective {batch.step}")
+        return super().objective(f, me, y, batch)
+
+    def gradient(self, g, y, me):
+        self.log.append("gradient")
+        assert torch.equal(me.sent["s"], me.x)
+        me.notes["sum"].add_(g)
         return g
 
-    def after_step(self, y, at):
-        self.log.append(f"after_step {at.k}")
+    def step(self, go, me, y, batch):
+        self.log.append(f"step {batch.step}")
+        before = y.clone()
+        found = go(y, batch)
+        self.log.append(f"after step {batch.step}")
+        assert not torch.equal(before, y)
+        return found
 
-    def extra(self, y, at):
-        self.log.append("extra")
-        assert at.lr_sum.item() == pytest.approx(0.2)
+    def walk(self, go, me, y):
+        self.log.append("walk")
+        end = go(y)
+        self.log.append("after walk")
+        assert end.lr_sum.item() == pytest.approx(0.2)
+        return end
 
-    def finish(self, y, at):
+    def finish(self, y, end, me):
         self.log.append("finish")
-        return fk.Upload(), {"m": at.memory["m"]}
+        assert torch.allclose(end.moved, -0.1 * me.notes["sum"])
+        return fk.Up(memory={"m": me.memory["m"]})
 
-    def server_step(self, server, up, at):
-        self.log.append("server_step")
-        return server
+    def serve(self, server, up, view):
+        self.log.append("serve")
+        assert torch.equal(view.answers["s"], view.x)
+        return server, up.delta
 
-    def update(self, delta, server, at):
-        self.log.append("update")
-        return delta
-
-    def eval_params(self, x, server):
-        self.log.append("eval_params")
+    def models(self, x, server):
+        self.log.append("models")
         return {"": x}
 
-    def report(self, server, up, at):
+    def report(self, server, up, view):
         self.log.append("report")
         return {"seen": 7.0}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_hooks_run_in_the_order_of_a_round(mode):
+def test_methods_are_called_in_the_order_of_a_round(mode):
     log = []
     task, world = quadratics(a=[1], b=[1], x0=2), fk.World("all", fk.FixedSteps(2))
     run = fk.train(task, fk.Algorithm(client=fk.SGD(0.1), rules=[Order(log)]), world, 1, engine=mode)
-    steps = ["gradient 0", "after_step 0", "gradient 1", "after_step 1"]
-    first = ["client_init", "survey", "client_init"]  # the survey's memory is not kept: only an accepted round is
-    before, after = ["server_init", "eval_params", "send"], ["extra", "finish", "server_step", "update", "report"]
-    assert log == [*before, *first, *steps, *after, "eval_params"]
+    steps = [
+        line for k in (0, 1) for line in (f"step {k}", f"objective {k}", "loss", "gradient", f"after step {k}")
+    ]  # fmt: skip
+    # the survey's memory is not kept: only an accepted round is
+    first = ["remember", "start", "survey", "remember", "start"]
+    before, after = ["init", "models", "plan", "send"], ["after walk", "finish", "serve", "report"]
+    assert log == [*before, *first, "walk", *steps, *after, "models"]
     assert run.history[-1]["seen"] == 7.0
 
 
@@ -284,33 +309,28 @@ def test_the_evaluated_model_may_be_another_than_the_trained_one():
     assert run.history[-1]["loss"] == 1.0
 
 
-def test_a_rule_reads_the_averages_it_says_and_no_others():
-    class Wrong(fk.Rule):
-        averages = "mean"
-
+def test_a_rule_reads_the_averages_it_sends_for_and_no_others():
     class Half(fk.Rule):
-        averages = ("weighted",)
+        def finish(self, y, end, me):
+            return fk.Up(weighted={"y": y})
 
-        def finish(self, y, at):
-            return fk.Upload(y=y), {}
-
-        def server_step(self, server, up, at):
+        def serve(self, server, up, view):
             up.weighted("y")
-            return {"y": up.mean("y")}
+            return {"y": up.mean("y")}, up.delta
 
-    with pytest.raises(InputError, match="averages"):
-        fk.Algorithm(rules=[Wrong()])
-    with pytest.raises(KeyError, match="half uploads no 'y', or its `averages` leave out 'mean'"):
+    with pytest.raises(TypeError, match="averages"):
+        fk.Up(averages={"y": torch.zeros(1, 1)})
+    with pytest.raises(KeyError, match=r"half sends up no 'y' under Up\(mean=...\)"):
         fk.train(toy(), fk.Algorithm(rules=[Half()]), rounds=1)
 
 
 def test_rules_correct_the_gradient_in_list_order_before_clipping_and_decay():
     class Add(fk.Rule):
-        def gradient(self, g, y, at):
+        def gradient(self, g, y, me):
             return g + 10
 
     class Double(fk.Rule):
-        def gradient(self, g, y, at):
+        def gradient(self, g, y, me):
             return 2 * g
 
     def end(rules):
@@ -322,14 +342,43 @@ def test_rules_correct_the_gradient_in_list_order_before_clipping_and_decay():
     assert end([Double(), Add()]) == pytest.approx(2 - 0.1 * (12 + 0.5 * 2))  # 1 * 2 + 10 = 12
 
 
-def test_rows_keep_what_was_written_while_in_view():
-    rows = Rows({"a": torch.zeros(3, 1)})
-    rows.head(2)
-    rows["a"] += 1
-    rows.head(1)
-    rows["a"] = torch.full((1, 1), 5.0)
-    rows.head(3)
-    assert rows["a"].flatten().tolist() == [5, 1, 0]
+class Notes(fk.Rule):
+    """Counts a client's steps in its notes, in place, and says what it counted."""
+
+    def __init__(self):
+        self.counted = None
+
+    def start(self, me):
+        return {"count": torch.zeros_like(me.steps)}
+
+    def step(self, go, me, y, batch):
+        assert len(me.notes["count"]) == len(me.steps) == len(y)
+        me.notes["count"].add_(1)
+        return go(y, batch)
+
+    def finish(self, y, end, me):
+        return fk.Up(scalars={"count": me.notes["count"]})
+
+    def serve(self, server, up, view):
+        self.counted = up.values("count").flatten().tolist()
+        return server, up.delta
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_notes_keep_what_was_written_while_a_client_was_in_view(mode):
+    rule, budgets = Notes(), (2, 5, 1)
+    world = fk.World("all", lambda t, i: budgets[i])
+    fk.train(quadratics([1, 1, 1], [1, 2, 3]), fk.Algorithm(rules=[rule]), world, 1, engine=mode)
+    assert rule.counted == [2, 5, 1]
+
+
+def test_a_view_of_the_first_clients_writes_to_the_notes_of_all():
+    column = torch.ones(3, 1)
+    me = fk.Me(torch.zeros(1), Facts(), column, column, column, column, None, notes={"a": torch.zeros(3, 1)})
+    me.head(2).notes["a"].add_(1)
+    me.head(1).notes["a"].copy_(torch.full((1, 1), 5.0))
+    assert me.notes["a"].flatten().tolist() == [5, 1, 0]
+    assert me.head(2).head(1).steps.shape == (1, 1)
 
 
 def normed():
@@ -362,21 +411,23 @@ def test_guesses_leave_buffers_alone():
 
 
 class Echo(fk.Rule):
-    """The short form of send, the batch at hand, and a draw of the initialiser."""
+    """What the server sends, the batch at hand, and a draw of the initialiser."""
 
-    def server_init(self, x, at):
+    def init(self, x, lr):
         return {"c": torch.ones_like(x)}
 
-    def send(self, server):
-        return {"c": server["c"]}
+    def send(self, server, view):
+        return server
 
-    def client_init(self, x, at):
-        return fk.Memory(drawn=at.draw_model())
+    def remember(self, me):
+        return {"drawn": me.site.draw_models()}
 
-    def gradient(self, g, y, at):
-        assert at.batch.x.shape[:2] == (len(y), at.batch.y.shape[1])
-        assert at.memory["drawn"].shape == y.shape
-        return g + 0 * at.sent["c"]
+    def objective(self, f, me, y, batch):
+        g, value = f(y, batch)
+        assert batch.x.shape[:2] == (len(y), batch.y.shape[1])
+        assert me.site.batch is batch
+        assert me.memory["drawn"].shape == y.shape
+        return g + 0 * me.sent["c"], value
 
 
 @pytest.mark.parametrize("mode", ["serial", "batched"])

@@ -82,7 +82,7 @@ def test_a_clients_augmented_batch_does_not_depend_on_its_neighbours():
         plain = Batches(data, clients[row : row + 1], steps[row : row + 1], 6, 5, 7)
         for k in range(steps[row]):
             own = alone.at(k, 1).x[0]
-            assert torch.equal(together.at(k, together.active(k)).x[row, : len(own)], own)
+            assert torch.equal(together.at(k, together.active[k]).x[row, : len(own)], own)
             assert not torch.equal(own, plain.at(k, 1).x[0])
 
 

@@ -12,13 +12,15 @@ from torch import nn
 import fedkeel as fk
 from fedkeel import capacity as sizes
 from fedkeel import models, recipes
+from fedkeel.aggregate import COVER, Reports, Sums, fold
 from fedkeel.capacity import slicing
 from fedkeel.capacity.exits import Heads, MultiExit
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, Stairs, toy, toy_exits, toy_world
-from fedkeel.engine.local import Local, one_thread
+from fedkeel.engine.threads import Local, one_thread
 from fedkeel.flat import FlatModel
-from fedkeel.wire import COVERED, Part
+from fedkeel.messages import Update
+from fedkeel.run.training import prepare
 
 
 def half(wide):
@@ -167,16 +169,20 @@ def test_heterofls_levels_have_the_papers_sizes():
     assert [len(level.index) for level in levels] == [1_556_874, 391_370, 98_922, 25_274, 6_594]
 
 
+def update_of(client, samples, steps, norms, delta):
+    """What one client reports that saw one sample."""
+    own, nobody, losses = np.array([client]), np.array([], dtype=np.int64), torch.ones(1, 1)
+    return Update(0, own, nobody, samples, steps, norms, losses, delta, counts={"samples": 1})
+
+
 def test_e12_elements_are_averaged_over_the_clients_that_trained_them():
     w = torch.arange(16.0, dtype=torch.float64)
     index = torch.arange(16).view(4, 4)[:2, :2].flatten()
-    weights, total, one = fk.Uniform(), Part(), torch.ones(1, 1, dtype=torch.float64)
-    for place, update in ((torch.arange(16), torch.ones(16)), (index, torch.full((4,), -3.0))):
-        part = Part(clients=[len(total.clients)], samples=[one], norms=[one], steps=[one])
-        part.sum_up({("", "update", "weighted"): update.double()[None]}, one)
-        part.spread(place, 16, weights)
-        total.add(part)
-    new = w + total.reports(fk.Algorithm(weights=weights)).update()
+    weights, total, one = fk.Uniform(), Sums(), torch.ones(1, 1, dtype=torch.float64)
+    for place, delta in ((torch.arange(16), torch.ones(16)), (index, torch.full((4,), -3.0))):
+        part = fold(update_of(len(total.clients), one, one, one, delta.double()[None]), weights)
+        total.add(part.spread(place, 16, weights, flops=0))
+    new = w + Reports.of_all(total, weights).delta
     want = [-1, 0, 3, 4, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
     assert torch.allclose(new, torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-12)
 
@@ -228,18 +234,16 @@ def test_other_methods_go_with_levels_and_change_the_result(name, part):
 
 def test_fednovas_weights_are_over_the_clients_that_trained_an_element():
     """By hand: delta_e = tau_eff * sum_i (n_i / A_i) delta_i / sum_i n_i over the clients i that trained e."""
-    weights, total = fk.Nova(), Part()
+    weights, total = fk.Nova(), Sums()
     samples, norms = torch.tensor([[3.0], [1.0]]), torch.tensor([[2.0], [4.0]])
     for i, index in enumerate((torch.tensor([0, 1]), torch.tensor([0]))):
-        part = Part(clients=[i], samples=[samples[i : i + 1]], norms=[norms[i : i + 1]], steps=[norms[i : i + 1]])
-        update = torch.full((1, len(index)), float(1 + i))
-        part.sum_up({("", "update", "weighted"): update}, weights.each(samples[i : i + 1], norms[i : i + 1]))
-        part.spread(index, 2, weights)
-        total.add(part)
+        delta, norm = torch.full((1, len(index)), float(1 + i)), norms[i : i + 1]
+        part = fold(update_of(i, samples[i : i + 1], norm, norm, delta), weights)
+        total.add(part.spread(index, 2, weights, flops=0))
     tau = (3 * 2 + 1 * 4) / 4
     want = torch.tensor([tau * (3 / 2 * 1 + 1 / 4 * 2) / 4, tau * (3 / 2 * 1) / 3])
-    assert torch.allclose(total.reports(fk.Algorithm(weights=weights)).update(), want)
-    assert total.sums[COVERED].tolist() == [4, 3]
+    assert torch.allclose(Reports.of_all(total, weights).delta, want)
+    assert total.sums[COVER].tolist() == [4, 3]
 
 
 def test_levels_are_dealt_by_shares_kept_or_drawn_or_given():
@@ -389,8 +393,8 @@ def test_the_table_says_what_accuracy_costs_where_arms_have_levels(tmp_path, cap
     monkeypatch.chdir(tmp_path)
     run = ["run", "digits", "heterofl", "fedavg:level=a", "fedavg", "--rounds", "1", "--out", "out"]
     assert main(run) == 0
-    told = capsys.readouterr().out
-    assert "per MB" in told and "per TFLOP" in told
+    printed = capsys.readouterr().out
+    assert "per MB" in printed and "per TFLOP" in printed
     arms = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]
     last = [json.loads(line) for line in (tmp_path / "out/heterofl/seed-0/history.jsonl").read_text().splitlines()][-1]
     traffic = (last["bytes_down"] + last["bytes_up"]) / 1e6
@@ -411,21 +415,21 @@ def test_the_table_says_what_accuracy_costs_where_arms_have_levels(tmp_path, cap
 @pytest.mark.parametrize(("name", "word"), [("heterofl", "ceil(rate w)"), ("scalefl", "KL(softmax(z_L/T)")])
 def test_explain_prints_the_papers_box(name, word, capsys):
     assert main(["explain", name]) == 0
-    told = capsys.readouterr().out
-    assert word in told and "cite:" in told and "where nobody did, Delta = 0" in told
+    printed = capsys.readouterr().out
+    assert word in printed and "cite:" in printed and "where nobody did, Delta = 0" in printed
 
 
 def test_gel_guesses_five_steps_where_nobody_says_what_the_server_expects():
-    job = fk.training.prepare(toy_exits(), fk.algorithm("scalefl+gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
+    job = prepare(toy_exits(), fk.algorithm("scalefl+gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
     assert next(rule for rule in job.algorithm.rules if isinstance(rule, fk.Guess)).steps == 5
-    known = fk.training.prepare(toy_exits(), fk.algorithm("scalefl+gel"), toy_world(), 1, 0, None)
+    known = prepare(toy_exits(), fk.algorithm("scalefl+gel"), toy_world(), 1, 0, None)
     assert next(rule for rule in known.algorithm.rules if isinstance(rule, fk.Guess)).steps == "remaining"
     with pytest.raises(fk.InputError, match="expected_steps"):
-        fk.training.prepare(toy_exits(), fk.algorithm("gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
+        prepare(toy_exits(), fk.algorithm("gel"), fk.World(4, fk.Epochs(1)), 1, 0, None)
 
 
 def test_a_model_with_running_statistics_is_refused_before_anything_is_written():
     images = IMAGES.repeat(8, 1, 1, 1)
     task = task_on(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), images)
     with pytest.raises(fk.InputError, match="track_running_stats=False"):
-        fk.training.prepare(task, fk.algorithm("fedavg:level=a"), fk.World(2), 1, 0, None)
+        prepare(task, fk.algorithm("fedavg:level=a"), fk.World(2), 1, 0, None)

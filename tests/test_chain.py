@@ -15,7 +15,7 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.engine import chain, compiled, native
 from fedkeel.engine.compiled import translate
-from fedkeel.engine.gradients import lockstep
+from fedkeel.engine.gradients.lockstep import plain_gradients
 from fedkeel.errors import ClientError, EngineWarning
 
 compiler = pytest.mark.skipif(
@@ -59,7 +59,7 @@ def test_any_chain_has_the_gradients_that_torch_gives_it(inner, before, after, b
 
     task = task_of(make, dtype=dtype)
     model = task.adopt(0, dtype, "cpu")
-    found, want = chain.gradients(task, model), lockstep(task, model)
+    found, want = chain.gradients(task, model), plain_gradients(task, model)
     y, x, target = points_of(task, model, clients, batch)
     share = torch.rand(clients, batch, generator=torch.Generator().manual_seed(2)).to(dtype)
     share[0, 0] = 0  # padding
@@ -80,7 +80,7 @@ def test_what_diverges_shows_on_its_own_client_alone(middle, value):
     found = chain.gradients(task, model)
     clean = found(y, x, target, None)
     x[1, 2, 0] = value
-    (g, loss), (want, expected) = found(y, x, target, None), lockstep(task, model)(y, x, target, None)
+    (g, loss), (want, expected) = found(y, x, target, None), plain_gradients(task, model)(y, x, target, None)
     assert torch.allclose(g, want, equal_nan=True) and torch.allclose(loss, expected, equal_nan=True)
     assert torch.equal(g[::2], clean[0][::2]) and torch.equal(loss[::2], clean[1][::2])
 
@@ -113,7 +113,7 @@ def test_images_that_are_flattened_are_plain_numbers():
     task = task_of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), shape=(2,))
     model = task.adopt(0, torch.float64, "cpu")
     y, x, target = points_of(task, model, 3, 5)
-    found, want = chain.gradients(task, model)(y, x, target, None), lockstep(task, model)(y, x, target, None)
+    found, want = chain.gradients(task, model)(y, x, target, None), plain_gradients(task, model)(y, x, target, None)
     assert torch.allclose(found[0], want[0]) and torch.allclose(found[1], want[1])
 
 
@@ -131,7 +131,7 @@ def test_the_loss_of_large_scores_is_as_exact_as_that_of_small_ones():
 def test_what_c_does_not_look_at_is_torchs_to_do_or_to_refuse():
     task = task_of(lambda: nn.Linear(6, 4, bias=False))
     model = task.adopt(0, torch.float64, "cpu")
-    found, want = chain.gradients(task, model), lockstep(task, model)
+    found, want = chain.gradients(task, model), plain_gradients(task, model)
     y, x, target = points_of(task, model, 3, 5)
     share = torch.full((3, 5), 0.2).double()
     assert torch.equal(found(y[:1], x, target, None)[0], want(y[:1], x, target, None)[0])  # one model for all of them
@@ -160,7 +160,7 @@ def test_large_products_are_left_to_torch(monkeypatch):
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)))
     model = task.adopt(0, torch.float64, "cpu")
     y, x, target = points_of(task, model, 3, 5)
-    found, want = chain.gradients(task, model), lockstep(task, model)(y, x, target, None)
+    found, want = chain.gradients(task, model), plain_gradients(task, model)(y, x, target, None)
     wrong = torch.full_like(target, 4)  # C and torch refuse it in their own words
     monkeypatch.setattr(chain, "LARGEST", 5 * model.size)
     with pytest.raises(IndexError, match="none of the 4 classes"):
@@ -234,9 +234,9 @@ def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, 
 
     monkeypatch.setattr(chain, "gradients", altered)
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 3000), nn.ReLU(), nn.Linear(3000, 4)))
-    made, told = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
+    made, outcome = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
     assert bool(made) is taken
-    assert told.startswith("compiled in" if taken else "compiled gradients differ")
+    assert outcome.startswith("compiled in" if taken else "compiled gradients differ")
 
 
 def test_gradients_are_compared_parameter_by_parameter_and_only_where_they_are_numbers():

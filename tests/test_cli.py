@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.compare import Arm
+from fedkeel.explain import explain
 from fedkeel.recipes import RECIPES
-from fedkeel.report.explain import explain
 from fedkeel.report.terminal import table
 from fedkeel.run.history import History
 

@@ -60,7 +60,7 @@ def test_outputs_and_gradients_are_torchs(channels, kernel, padding, size, sampl
     layer.forward.__self__._saves = lambda *size: True  # also where it would not pay
     x = images(samples, 16 * channels[0], *size)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
-    torch.use_deterministic_algorithms(True)  # what is not written to is no number
+    torch.use_deterministic_algorithms(True)  # what is not written to is NaN
     try:
         found = everything(layer, x)
     finally:
@@ -306,7 +306,7 @@ def test_a_compiled_run_learns_what_another_does(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("middle", "told"),
+    ("middle", "message"),
     [
         (nn.Identity, "no layer that C would be faster with"),
         (
@@ -315,8 +315,8 @@ def test_a_compiled_run_learns_what_another_does(algorithm):
         ),
     ],
 )
-def test_a_model_without_a_layer_for_it_says_so(middle, told):
-    with pytest.warns(EngineWarning, match=told):
+def test_a_model_without_a_layer_for_it_says_so(middle, message):
+    with pytest.warns(EngineWarning, match=message):
         run = fk.train(seeing(middle), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
     assert "not compiled: " in run.config["engine_reason"]
 
@@ -344,9 +344,9 @@ def test_a_run_that_is_resumed_without_a_compiler_says_that_its_numbers_change(m
     fk.train(task, "fedavg", rounds=2, engine="serial", checkpoint=tmp_path, stop_after=1)
     convolution.library.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.warns(EngineWarning, match=r"differ by roundings .*'no-such-compiler' does not run\)\.$") as told:
+    with pytest.warns(EngineWarning, match=r"differ by roundings .*'no-such-compiler' does not run\)\.$") as warned:
         assert fk.resume(tmp_path, task=task).status == "done"
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_gradients_are_compared_on_few_samples_however_large_a_batch_may_be():

@@ -126,7 +126,7 @@ def test_a_client_walks_through_permutations_in_full_batches(sizes, longest, bat
     batches = Batches(data, clients, steps, batch_size, seed, round=1)
     walks = [[] for _ in clients]
     for k in range(batches.longest):
-        active = batches.active(k)
+        active = batches.active[k]
         assert active == (steps > k).sum()
         batch = batches.at(k, active)
         for i in range(active):

@@ -12,11 +12,12 @@ import torch
 
 import fedkeel as fk
 from fedkeel import diagnose as d
+from fedkeel.aggregate import Nova, Samples, Uniform
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
 from fedkeel.recipes import RECIPES
+from fedkeel.response import coefficients, lengths
 from fedkeel.run.history import COLUMNS
-from fedkeel.weights import Nova, Samples, Uniform, coefficients, lengths
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 

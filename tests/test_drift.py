@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def test_worked_numbers_are_met_after_the_first_and_the_last_round(example: Any,
 @pytest.mark.parametrize("mode", MODES)
 def test_states_after_three_rounds_are_the_worked_ones(mode: str) -> None:
     def rows(run: fk.Run, slot: str, name: str) -> list[float]:
-        kept, _ = run.state.memories.read(torch.arange(3).numpy())
+        kept = run.memories.read(np.arange(3)).slots
         return kept[slot][name].flatten().tolist()
 
     scaffold = play("scaffold:lr=0.1", 3, mode)
@@ -177,9 +178,10 @@ def test_under_cyclic_participation_localghbm_is_ghbm_in_both_scalings() -> None
 def test_scaffold_keeps_c_at_the_mean_of_all_c_i_for_any_cohorts() -> None:
     task = quadratics((1.0, 2.0, 0.5, 1.5), (1.0, -1.0, 3.0, 0.5), (10, 30, 20, 40))
     run = play("scaffold:lr=0.1", 9, task=task, cohort=[[0, 1], [2, 3], [0, 2], [3]])
-    kept, seen = run.state.memories.read(torch.arange(4).numpy())
-    assert seen.all()
-    assert run.state.rules["scaffold"]["c"].item() == pytest.approx(kept["scaffold"]["ci"].mean().item(), abs=1e-14)
+    memory = run.memories.read(np.arange(4))
+    assert memory.seen.all()
+    kept = memory.slots["scaffold"]["ci"]
+    assert run.state.rules["scaffold"]["c"].item() == pytest.approx(kept.mean().item(), abs=1e-14)
 
 
 def test_scaffold_rebuilds_on_the_server_what_it_would_have_sent() -> None:
@@ -193,10 +195,9 @@ def test_a_client_that_stays_away_keeps_its_memory_bit_for_bit() -> None:
     for text in ("scaffold", "feddyn", "adabest", "localghbm", "fedhbm"):
         before = play(f"{text}:lr=0.1", 1, task=task, cohort=[[0, 2], [0, 1]])
         after = play(f"{text}:lr=0.1", 2, task=task, cohort=[[0, 2], [0, 1]])
-        old, _ = before.state.memories.read(torch.tensor([2]).numpy())
-        new, _ = after.state.memories.read(torch.tensor([2]).numpy())
-        for name, value in old[text].items():
-            assert torch.equal(value, new[text][name]), (text, name)
+        old, new = (run.memories.read(np.array([2])).slots[text] for run in (before, after))
+        for name, value in old.items():
+            assert torch.equal(value, new[name]), (text, name)
 
 
 def test_the_first_participation_of_the_anchored_methods_is_a_fedavg_round() -> None:
@@ -220,7 +221,7 @@ def test_with_zero_gradients_fedhbm_moves_away_from_its_anchor_as_printed() -> N
     task = quadratics((1.0, 0.0), (1.0, 0.0))  # client 1 has no gradient at all
     run = play("fedhbm:beta=0.8,lr=0.1,weights=uniform", 2, task=task, budget=fk.FixedSteps(3))
     x1 = play("fedhbm:beta=0.8,lr=0.1,weights=uniform", 1, task=task, budget=fk.FixedSteps(3)).params.item()
-    kept, _ = run.state.memories.read(torch.tensor([1]).numpy())
+    kept = run.memories.read(np.array([1])).slots
     assert kept["fedhbm"]["anchor"].item() == pytest.approx((1 + 0.8 / 3) ** 3 * x1, abs=1e-14)
 
 

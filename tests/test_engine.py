@@ -11,12 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
 from fedkeel.data.batches import Batch
-from fedkeel.engine import client_axis
 from fedkeel.engine import compiled as engine_compiled
-from fedkeel.engine.gradients import Serial, lockstep
-from fedkeel.engine.local import Engine, Worker
+from fedkeel.engine.gradients import Serial
+from fedkeel.engine.gradients.lockstep import chain, plain_gradients
 from fedkeel.engine.probe import probe
+from fedkeel.engine.threads import Threads
 from fedkeel.errors import EngineWarning, InputError
+from fedkeel.run.checkpoint import read_json
 from fedkeel.study import Study, carry_out
 
 compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
@@ -63,13 +64,13 @@ LOSSES = {
 def test_the_derivative_written_out_is_the_one_autograd_finds(make, loss, shared):
     task = small(make, loss).cast(torch.float64, "cpu")
     model = task.adopt(0, torch.float64, "cpu")
-    assert client_axis.chain(model.module) is not None
+    assert chain(model.module) is not None
     draw = torch.Generator().manual_seed(1)
     y = model.flat + torch.randn(4, model.size, generator=draw, dtype=torch.float64)
     index = torch.randint(120, (4, 6), generator=draw)
     x, target = task.data.x[index], task.data.y[index]
     share = torch.rand(4, 6, generator=draw, dtype=torch.float64) if shared else None
-    g, losses = lockstep(task, model)(y, x, target, share)
+    g, losses = plain_gradients(task, model)(y, x, target, share)
     for client in range(4):
         leaf = y[client].clone().requires_grad_()
         output = torch.func.functional_call(model.module, model.views(leaf), (x[client],))
@@ -81,7 +82,7 @@ def test_the_derivative_written_out_is_the_one_autograd_finds(make, loss, shared
 
 
 @pytest.mark.parametrize(("layer", "width"), [(partial(nn.MaxPool2d, 2), 27), (nn.ReLU, 108)])
-def test_the_way_back_through_a_layer_meets_its_own_layout_and_gives_the_same_gradient(layer, width):
+def test_the_backward_pass_of_a_layer_meets_its_own_layout_and_gives_the_same_gradient(layer, width):
     def make():
         return nn.Sequential(nn.Conv2d(2, 3, 3), layer(), nn.Flatten(), nn.Linear(width, 3))
 
@@ -89,7 +90,7 @@ def test_the_way_back_through_a_layer_meets_its_own_layout_and_gives_the_same_gr
     x, y = torch.randn(4, 2, 8, 8, generator=draw), torch.randint(3, (4,), generator=draw)
     task = fk.Task(make, fk.cross_entropy, fk.FederatedData.from_arrays(x, y, clients=[0] * 4))
     model = task.adopt(0, torch.float32, "cpu")
-    worker = Worker(task, model.replica(), "serial", 0)
+    (worker,) = fk.Local("serial", workers=1, compile=False).start(task, model, 0).all
     arrived = []
 
     def look(layer, given, output):
@@ -120,7 +121,7 @@ def test_a_pool_that_also_says_where_its_largest_were_runs():
 
 
 def test_layers_without_a_written_derivative_are_left_to_vmap():
-    assert client_axis.chain(nn.Sequential(nn.Linear(5, 3), nn.GELU())) is None
+    assert chain(nn.Sequential(nn.Linear(5, 3), nn.GELU())) is None
     task = small(lambda: nn.Sequential(nn.Linear(5, 3), nn.GELU()))
     serial, batched = (fk.train(task, "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
     assert batched.config["engine"] == "batched"
@@ -171,7 +172,7 @@ def test_a_layer_that_somebody_watches_is_run_as_it_is():
         model[1].register_forward_hook(lambda layer, given, output: output.clamp(max=0.5))
         return model
 
-    assert client_axis.chain(watched()) is None
+    assert chain(watched()) is None
     serial, batched = (fk.train(small(watched), "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
     assert torch.allclose(serial.params, batched.params, atol=1e-5)
 
@@ -224,7 +225,7 @@ def test_layers_that_share_their_weights_still_run_in_lockstep():
     def tied():
         return nn.Sequential(*Tied())
 
-    assert client_axis.chain(tied()) is None
+    assert chain(tied()) is None
     serial, batched = (fk.train(small(tied), "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
     assert batched.config["engine"] == "batched"
     assert torch.allclose(serial.params, batched.params, atol=1e-5)
@@ -259,8 +260,8 @@ def test_a_probe_chooses_by_what_it_measures(monkeypatch):
     for seconds, chosen in (([1.0, 2.0], "batched"), ([1.0, 9.0], "serial")):  # of one client, of eight together
         answers = iter(seconds)
         monkeypatch.setattr("fedkeel.engine.probe._seconds", lambda call, task, answers=answers: next(answers))
-        mode, told = probe(task, model, workers=1)
-        assert (mode, told.startswith("probed: ")) == (chosen, True)
+        mode, reason = probe(task, model, workers=1)
+        assert (mode, reason.startswith("probed: ")) == (chosen, True)
     assert torch.equal(model.flat, before)
 
 
@@ -273,12 +274,12 @@ def test_a_probe_measures_for_real_and_leaves_models_without_a_client_axis_alone
 
 def test_a_study_probes_once_and_writes_down_what_it_chose(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("fedkeel.engine.local.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
+    monkeypatch.setattr("fedkeel.engine.threads.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
     study, seen = Study("synthetic:users=25", ["fedavg", "gel"], rounds=1, seeds=[0, 1], engine="probe"), []
     carry_out(study, tmp_path, lambda *row: None, seen.append)
     assert len(asked) == 1
     assert {(config["engine"], config["engine_reason"]) for config in seen} == {("serial", "probed: by hand")}
-    assert Study.from_config(fk.checkpoint.read_json(tmp_path / "config.json")).engine == "serial"
+    assert Study.from_config(read_json(tmp_path / "config.json")).engine == "serial"
 
 
 def test_evaluation_on_a_fixed_draw_of_the_test_samples():
@@ -331,4 +332,4 @@ def test_engines_are_given_by_name_or_as_a_local():
     with pytest.raises(InputError, match="probe"):
         fk.Local("fastest")
     with pytest.raises(InputError, match="engine"):
-        fk.train(toy(), "fedavg", toy_world(), 1, engine=Engine)
+        fk.train(toy(), "fedavg", toy_world(), 1, engine=Threads)

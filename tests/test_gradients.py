@@ -7,25 +7,25 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.conformance import MODES, toy, toy_world
 from fedkeel.data.batches import Batch
-from fedkeel.engine.gradients import (
+from fedkeel.engine.choose import (
     CLIENT_AXIS,
     LARGEST,
     LARGEST_CHAIN,
     MOST_OPERATIONS,
-    Batched,
-    Serial,
     choose,
     moves_global_generator,
     operations,
-)  # fmt: skip
+)
+from fedkeel.engine.gradients import Lockstep, Serial, lockstep
 
 
 class Extrapolated(fk.Rule):
     """Asks for a second gradient while it still holds the first."""
 
-    def gradient(self, g, y, at):
-        there = at.raw_gradient(at.x.expand_as(y).clone())
-        return 2 * g - there
+    def objective(self, f, me, y, batch):
+        g, value = f(y, batch)
+        there, _ = f(me.x.expand_as(y).clone(), batch)
+        return 2 * g - there, value
 
 
 def task_of(model, x=None, y=None, **settings):
@@ -65,14 +65,14 @@ def test_extra_gradients_are_counted():
 class FullStart(fk.Rule):
     """Corrects by the exact gradient at the received model."""
 
-    def client_init(self, x, at):
-        return {"g": at.full_gradient(x.expand(len(at.clients), -1))}
+    def remember(self, me):
+        return {"g": me.site.full_gradient(me.x.expand(len(me.site.clients), -1))}
 
-    def gradient(self, g, y, at):
-        return at.memory["g"]
+    def gradient(self, g, y, me):
+        return me.memory["g"].clone()
 
-    def finish(self, y, at):
-        return fk.Upload(), {"g": at.memory["g"]}
+    def finish(self, y, end, me):
+        return fk.Up(memory={"g": me.memory["g"]})
 
 
 def test_the_full_gradient_is_the_mean_over_all_samples_in_both_modes():
@@ -89,16 +89,17 @@ def test_the_full_gradient_is_the_mean_over_all_samples_in_both_modes():
 class Flattened(fk.Rule):
     """Every element moves by the mean: a gradient that is a view of one number."""
 
-    def gradient(self, g, y, at):
+    def gradient(self, g, y, me):
         return g.mean(1, keepdim=True).expand_as(g)
 
 
 class AskedAgain(fk.Rule):
     """Asks for the gradient at the client's own point, while that of the step is in the making."""
 
-    def gradient(self, g, y, at):
-        at.raw_gradient(y)
-        return g
+    def objective(self, f, me, y, batch):
+        g, value = f(y, batch)
+        f(y, batch)
+        return g, value
 
 
 def test_a_gradient_that_is_a_view_of_one_number_moves_every_element_in_both_modes():
@@ -119,7 +120,9 @@ def test_gradients_are_finite_differences_of_the_loss():
     model = task.adopt(0, torch.float64, "cpu")
     y = model.flat.clone()[None]
     batch = Batch(task.data.x[None, :5], task.data.y[None, :5], None)
-    got = {mode: kind(task, model)(y.clone(), batch)[0][0] for mode, kind in (("serial", Serial), ("batched", Batched))}
+    got = {
+        mode: kind(task, model)(y.clone(), batch)[0][0] for mode, kind in (("serial", Serial), ("batched", Lockstep))
+    }
     for i in range(0, model.size, 7):
         losses = []
         for step in (1e-6, -1e-6):
@@ -266,7 +269,7 @@ def test_a_layer_has_the_same_gradients_in_both_modes(layer):
     assert choose("batched", task, flat) == ("batched", "as asked")
     y = torch.stack([flat.flat, 1.5 * flat.flat])
     batch = Batch(x.view(2, 3, *shape), data.y.view(2, 3), None)
-    g, loss = Batched(task, flat)(y, batch)
+    g, loss = Lockstep(task, flat)(y, batch)
     for i in (0, 1):
         oracle, value = Serial(task, flat)(y[i : i + 1].clone(), Batch(batch.x[i : i + 1], batch.y[i : i + 1], None))
         assert torch.allclose(g[i], oracle[0], rtol=1e-10, atol=1e-12)
@@ -305,11 +308,9 @@ def test_axes_between_batch_and_features_stay_the_samples_own(bias):
 
 
 def test_a_forward_that_is_right_only_while_clients_agree_runs_serially(monkeypatch):
-    from fedkeel.engine import client_axis
-
-    class FirstClientsModel(client_axis.Chain):
+    class FirstClientsModel(lockstep.Chain):
         def forward(self, vectors, x):
             return super().forward(vectors[:1].expand_as(vectors), x)
 
-    monkeypatch.setattr(client_axis, "Chain", FirstClientsModel)
+    monkeypatch.setattr(lockstep, "Chain", FirstClientsModel)
     assert chosen(lambda: nn.Linear(3, 2), "batched")[0] == "serial"

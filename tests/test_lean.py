@@ -12,10 +12,10 @@ from torch.nn.functional import linear
 
 import fedkeel as fk
 from fedkeel.data.batches import Batch
-from fedkeel.engine import lean as leanly
 from fedkeel.engine.gradients import Serial
-from fedkeel.engine.lean import Direct, gaps, lean
-from fedkeel.engine.local import Worker
+from fedkeel.engine.gradients import lean as leanly
+from fedkeel.engine.gradients.lean import Direct, gaps, lean
+from fedkeel.engine.worker import Worker
 
 
 class Twice(nn.Module):
@@ -155,11 +155,17 @@ def trial(name):
     return task, task.adopt(0, torch.float32, "cpu"), Batch(x[None], y[None], None)
 
 
+def worker_of(task, model):
+    """As the engine makes it: lean, on a replica of its own."""
+    replica = model.replica()
+    return Worker(task, model.flat, Serial(task, replica, lean(replica)), 0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_the_plain_model(name, monkeypatch):
     monkeypatch.setattr(leanly, "LARGE", 1)
     task, model, batch = trial(name)
-    worker, plain = Worker(task, model.replica(), "serial", 0), Serial(task, model)
+    worker, plain = worker_of(task, model), Serial(task, model)
     for point in (model.flat.clone(), 0.5 * model.flat):  # the second meets what the first left behind
         start = worker.gradients.start(point, 1)
         model.flat.copy_(point)
@@ -173,7 +179,7 @@ def test_gradients_are_those_of_the_plain_model(name, monkeypatch):
 
 def test_a_pool_before_its_relu_gives_the_same_bits_and_is_not_put_elsewhere_in_the_chain():
     task, model, batch = trial("pools of ties")
-    worker = Worker(task, model.replica(), "serial", 0)
+    worker = worker_of(task, model)
     chain, x = worker.model.module, batch.x[0]
     assert [type(layer) for layer in chain] == [type(layer) for layer in model.module]
     assert torch.equal(chain[:2](x), model.module[:2](x))
@@ -191,7 +197,7 @@ def test_a_chain_that_somebody_watches_runs_in_its_own_order():
     seen = []
     model.module[1].register_forward_hook(lambda layer, given, output: seen.append(output.shape))
     Serial(task, model)(model.flat[None], batch)
-    worker = Worker(task, model.replica(), "serial", 0)
+    worker = worker_of(task, model)
     worker.gradients(worker.gradients.start(model.flat, 1), batch)
     assert seen[0] == seen[1]
 
@@ -217,7 +223,7 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch):
     changed = [layer for layer in model.module.modules() if type(layer) in (nn.Sequential, nn.Linear, nn.ReLU)]
     for layer in changed:
         layer.forward = MethodType(lambda self, x: 2 * type(self).forward(self, x), layer)
-    worker, plain = Worker(task, model.replica(), "serial", 0), Serial(task, model)
+    worker, plain = worker_of(task, model), Serial(task, model)
     g, loss = worker.gradients(worker.gradients.start(model.flat, 1), batch)
     want, value = plain(model.flat[None], batch)
     assert len(changed) > 2 and torch.equal(loss, value) and torch.equal(g, want)
@@ -261,7 +267,7 @@ def test_a_copy_of_a_lean_replica_stands_alone():
     other = copy.deepcopy(layer)
     other(torch.ones(1, 3)).sum().backward()
     assert not direct.written and torch.equal(direct.slot, torch.zeros(2, 3))
-    assert torch.equal(other.weight.grad, torch.ones(2, 3))  # no way back was begun for it: torch's own affair
+    assert torch.equal(other.weight.grad, torch.ones(2, 3))  # no backward pass was begun for it: left to torch
     with torch.no_grad():
         other.weight.zero_()
     assert layer(torch.ones(1, 3)).abs().sum() > 0 and torch.equal(other(torch.ones(1, 3))[0], other.bias)

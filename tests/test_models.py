@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 
 import fedkeel as fk
 from fedkeel import models
-from fedkeel.engine import gradients
+from fedkeel.engine import choose
 from fedkeel.flat import FlatModel
 from fedkeel.models.resnet import Block
 
@@ -225,7 +225,7 @@ def test_models_that_mix_samples_or_draw_masks_do_not_claim_a_client_axis():
     for make, x in ((partial(models.resnet8, norm="batch"), torch.randn(8, 3, 8, 8)),
                     (models.deltasgd_cnn, torch.randn(8, 1, 28, 28))):  # fmt: skip
         task = toy_task(make, x, 10)
-        assert gradients.no_client_axis(task, FlatModel(task.model())) is not None
+        assert choose.no_client_axis(task, FlatModel(task.model())) is not None
 
 
 def test_batch_norm_uses_the_batch_in_training_and_at_test():

@@ -48,11 +48,13 @@ def test_e14_in_training(mode):
     class Walk(fk.Rule):
         """Puts the point where the example wants it; moves the server's model nowhere."""
 
-        def after_step(self, y, at):
-            y.copy_(torch.tensor([[-1.0, 1.0]] if at.round == 1 else [[1.0, 2.0]]).to(y))
+        def step(self, go, me, y, batch):
+            found = go(y, batch)
+            y.copy_(torch.tensor([[-1.0, 1.0]] if me.facts.round == 1 else [[1.0, 2.0]]).to(y))
+            return found
 
-        def update(self, delta, server, at):
-            return torch.zeros_like(delta)
+        def serve(self, server, up, view):
+            return server, torch.zeros_like(up.delta)
 
     data = fk.FederatedData.from_arrays(torch.zeros(2, 2), torch.zeros(2), clients=[0, 0])
     task = fk.Task(Point, lambda output, target: 0 * output.sum(1), data)

@@ -7,24 +7,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel as fk
-from fedkeel.algorithm import At, Rows
+from fedkeel.data.batches import Batch
 
 few = settings(derandomize=True, max_examples=30, deadline=None)
 slopes = st.lists(st.floats(-3, 3), min_size=1, max_size=12)
 
 
-def at_clients(client, lr):
-    at = At(x=torch.zeros(1), x0=torch.zeros(1), optimizer=client)
-    at.scalars = Rows({"lr": torch.tensor([[lr]], dtype=torch.float64)})
-    return at
+def rates(lr):
+    return torch.tensor([[lr]], dtype=torch.float64)
+
+
+def take(client, y, gradients, state, lr):
+    """Steps of clients with these gradients, `[clients, 1]` each, wherever the clients are."""
+    for k, g in enumerate(gradients):
+
+        def objective(y, batch, g=g):
+            return torch.tensor(g, dtype=y.dtype).view(y.shape), y.new_zeros(len(y), 1)
+
+        client.step(objective, state, rates(lr), y, Batch(y, y, None, k))
 
 
 def ours(client, gradients, lr, start=1.0):
     client = client.for_clients()
     y = torch.tensor([[start]], dtype=torch.float64)
-    state, at = client.init(y), at_clients(client, lr)
-    for g in gradients:
-        client.step(y, torch.tensor([[g]], dtype=torch.float64), state, at)
+    take(client, y, gradients, client.init(y, rates(lr)), lr)
     return y.item()
 
 
@@ -74,8 +80,7 @@ def test_clipping_is_by_the_global_norm_and_before_decay(gradients, clip):
 def test_each_client_is_clipped_by_its_own_norm():
     client = fk.SGD(clip=1.0)
     y = torch.zeros(2, 2)
-    at = at_clients(client, 1.0)
-    client.step(y, torch.tensor([[3.0, 4.0], [0.3, 0.4]]), {}, at)
+    take(client, y, [[[3.0, 4.0], [0.3, 0.4]]], {}, 1.0)
     assert y.tolist() == [[pytest.approx(-0.6), pytest.approx(-0.8)], [pytest.approx(-0.3), pytest.approx(-0.4)]]
 
 
@@ -83,9 +88,7 @@ def test_each_client_is_clipped_by_its_own_norm():
 def test_rows_are_independent_clients(kind):
     client = replace(kind(), **({"momentum": 0.9} if kind is fk.SGD else {})).for_clients()
     both, gradients = torch.tensor([[1.0], [2.0]], dtype=torch.float64), [[0.5, -2.0], [1.0, 0.3]]
-    at, state = at_clients(client, 0.1), client.init(both)
-    for row in gradients:
-        client.step(both, torch.tensor(row, dtype=torch.float64)[:, None], state, at)
+    take(client, both, gradients, client.init(both, rates(0.1)), 0.1)
     for i in (0, 1):
         assert both[i].item() == pytest.approx(ours(client, [row[i] for row in gradients], 0.1, i + 1.0), abs=1e-15)
 
@@ -96,10 +99,10 @@ def test_guessing_step_by_step_is_so_many_more_steps(real, guesses):
     client = fk.Adam().for_clients()
     gradients = [math.sin(k + 1) for k in range(real)]
     y = torch.tensor([[1.0]], dtype=torch.float64)
-    state, at = client.init(y), at_clients(client, 0.1)
-    for g in gradients:
-        client.step(y, torch.tensor([[g]], dtype=torch.float64), state, at)
-    client.guess(y, torch.tensor([[gradients[-1]]], dtype=torch.float64), state, at, torch.tensor([[float(guesses)]]))
+    state = client.init(y, rates(0.1))
+    take(client, y, gradients, state, 0.1)
+    last, counts = torch.tensor([[gradients[-1]]], dtype=torch.float64), torch.tensor([[float(guesses)]])
+    client.guess(y, last, state, rates(0.1), counts)
     assert y.item() == pytest.approx(ours(client, gradients + [gradients[-1]] * guesses, 0.1), abs=1e-12)
 
 
@@ -110,9 +113,21 @@ def test_decay_and_clipping_do_not_run_during_guesses():
     for optimizer in (client, plain):
         y = torch.tensor([[1.0]], dtype=torch.float64)
         state = {"m": torch.ones_like(y), "v": torch.ones_like(y), "j": torch.ones_like(y)}
-        optimizer.guess(y, torch.ones_like(y), state, at_clients(optimizer, 0.1), torch.tensor([[3.0]]))
+        optimizer.guess(y, torch.ones_like(y), state, rates(0.1), torch.tensor([[3.0]]))
         ends.append(y.item())
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("kind", [fk.SGD, fk.Adam, fk.Adagrad, fk.Yogi])
+def test_the_servers_step_is_the_clients_step_along_a_given_gradient(kind):
+    optimizer = replace(kind(), weight_decay=0.3, clip=1.0, **({"momentum": 0.9} if kind is fk.SGD else {}))
+    optimizer = replace(optimizer.for_clients(), **({} if kind is fk.SGD else {"bias_correction": False}))
+    gradients, lr = [0.5, -2.0, 3.0], torch.tensor(0.1, dtype=torch.float64)
+    x = torch.ones(1, dtype=torch.float64)
+    state = optimizer.init(x, lr)
+    for g in gradients:
+        optimizer.apply(x, torch.tensor([g], dtype=torch.float64), state, lr)
+    assert x.item() == ours(optimizer, gradients, 0.1)
 
 
 BAD = [

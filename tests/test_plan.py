@@ -63,11 +63,18 @@ def test_nova_weighs_with_the_planned_rate(small, mode):
     assert torch.equal(plain.params, fk.train(small, halved, world, 3, engine=mode).params)
 
 
+class FiveSteps(fk.Plan):
+    """A plan that asks everybody for five steps, however many samples they hold."""
+
+    def steps(self, samples):
+        return np.full(len(samples), 5)
+
+
 class Asks(fk.Rule):
     """Asks everybody for five steps on batches of two."""
 
-    def plan(self, plan, server, at):
-        return replace(plan, batch_size=2, steps=lambda samples: np.full(len(samples), 5))
+    def plan(self, plan, server, facts):
+        return FiveSteps(plan.lr, batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +100,10 @@ def test_runs_without_a_plan_have_no_such_columns(small):
 
 def test_a_look_at_another_point_leaves_the_gradient_of_the_step_alone(small, mode):
     class Look(fk.Rule):
-        def gradient(self, g, y, at):
-            at.raw_gradient(torch.zeros_like(y))
-            return g
+        def objective(self, f, me, y, batch):
+            g, value = f(y, batch)
+            f(torch.zeros_like(y), batch)
+            return g, value
 
     plain, looked = (fk.train(small, fk.Algorithm(rules=r), rounds=2, engine=mode) for r in ([], [Look()]))
     assert torch.equal(plain.params, looked.params)
@@ -104,17 +112,18 @@ def test_a_look_at_another_point_leaves_the_gradient_of_the_step_alone(small, mo
 
 def test_asking_for_gradients_keeps_a_rule_in_its_own_slot(small, mode):
     class Asking(fk.Rule):
-        def client_init(self, x, at):
-            return {"mine": torch.ones_like(x)}
+        def remember(self, me):
+            return {"mine": torch.ones_like(me.x)}
 
-        def gradient(self, g, y, at):
-            if at.k % 2 == 0:
-                at.raw_gradient(y.clone())  # runs MOON's loss term
-                assert "mine" in at.memory
-            return g
+        def objective(self, f, me, y, batch):
+            g, value = f(y, batch)
+            if batch.step % 2 == 0:
+                f(y.clone(), batch)  # runs MOON's loss term
+                assert "mine" in me.memory
+            return g, value
 
-        def finish(self, y, at):
-            return fk.Upload(), dict(at.memory)
+        def finish(self, y, end, me):
+            return fk.Up(memory=dict(me.memory))
 
     world = fk.World(cohort="all", budget=fk.FixedSteps(2))
     both = fk.Algorithm(rules=[fk.Contrastive(2.0), Asking()])

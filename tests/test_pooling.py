@@ -46,7 +46,7 @@ def same(a, b):
 def check(x):
     layer = nn.MaxPool2d(2)
     compiled = pooling.Compiled(layer)
-    torch.use_deterministic_algorithms(True)  # what is not written to is no number
+    torch.use_deterministic_algorithms(True)  # what is not written to is NaN
     try:
         found = there_and_back(layer, x)
     finally:

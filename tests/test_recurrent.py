@@ -186,7 +186,7 @@ def test_a_compiled_run_learns_what_another_does(make):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (
             lambda: nn.Sequential(nn.Flatten(), nn.Embedding(9, 9), nn.AvgPool2d((7, 1)), nn.Flatten()),
@@ -196,8 +196,8 @@ def test_a_compiled_run_learns_what_another_does(make):
         (FromState, "in a way, or at a size, that C is not used for"),
     ],
 )
-def test_a_model_without_a_layer_for_it_says_so(make, told):
-    with pytest.warns(EngineWarning, match=told):
+def test_a_model_without_a_layer_for_it_says_so(make, message):
+    with pytest.warns(EngineWarning, match=message):
         run = fk.train(reading(make), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
     assert "not compiled: " in run.config["engine_reason"]
 

@@ -113,7 +113,7 @@ def test_names_and_defaults():
 class Crooked(fk.Rule):
     """Turns the gradient and belongs to no loss."""
 
-    def gradient(self, g, y, at):
+    def gradient(self, g, y, me):
         return g + 1
 
 

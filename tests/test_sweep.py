@@ -202,7 +202,7 @@ def test_a_sweep_is_probed_once_and_goes_on_with_what_was_chosen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out, asked = tmp_path / "d", []
-    monkeypatch.setattr("fedkeel.engine.local.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
+    monkeypatch.setattr("fedkeel.engine.threads.probe", lambda *a: asked.append(a) or ("serial", "probed: by hand"))
     words = [*SMALL, "--grid", "lr=0.01,0.1", "--engine", "probe", "--out", str(out)]
     assert main(words) == 0
     configs = [json.loads(file.read_text()) for file in (out / "config.json", *out.glob("*/seed-0/config.json"))]

@@ -13,7 +13,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
-from fedkeel.engine.local import Local
+from fedkeel.engine.threads import Local
 
 
 def play(algorithm="fedavg", rounds=4, **settings):
@@ -93,10 +93,11 @@ def fails_on_gradient(output, target):
 
 
 class FailsAt(fk.Rule):
-    def gradient(self, g, y, at):
-        if at.round == 2 and at.k == 1 and 5 in at.clients[: len(y)]:
+    def objective(self, f, me, y, batch):
+        g, value = f(y, batch)
+        if me.facts.round == 2 and batch.step == 1 and 5 in me.site.clients[: len(y)]:
             raise KeyError("lost")
-        return g
+        return g, value
 
 
 def test_an_error_on_a_client_names_round_client_and_step():
@@ -113,10 +114,12 @@ class Poison(fk.Rule):
     def __init__(self, bad, value=torch.nan):
         self.bad, self.value = bad, value
 
-    def extra(self, y, at):
-        for row, client in enumerate(at.clients):
-            if self.bad(at.round, client):
+    def walk(self, go, me, y):
+        end = go(y)
+        for row, client in enumerate(me.site.clients):
+            if self.bad(me.facts.round, client):
                 y[row, 0] = self.value
+        return end
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -360,7 +363,7 @@ class Holds(fk.Rule):
     def __init__(self):
         self.mask, self.function = torch.ones(2), len
 
-    def gradient(self, g, y, at):
+    def gradient(self, g, y, me):
         return g * 0.5
 
 

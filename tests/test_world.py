@@ -190,11 +190,11 @@ def test_a_callable_budget_may_give_numpy_integers():
 class Visits(fk.Rule):
     """Counts participations on each client."""
 
-    def client_init(self, x, at):
-        return {"count": x.new_zeros(1)}
+    def remember(self, me):
+        return {"count": me.x.new_zeros(1)}
 
-    def finish(self, y, at):
-        return fk.Upload(), {"count": at.memory["count"] + 1}
+    def finish(self, y, end, me):
+        return fk.Up(memory={"count": me.memory["count"] + 1})
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -204,9 +204,9 @@ def test_a_client_with_no_budget_takes_no_part_and_changes_nothing(mode):
     run = fk.train(task, fk.Algorithm(rules=[Visits()]), world, 3, engine=mode)
     assert [row["clients"] for row in run.history[1:]] == [2, 2, 2]
     assert [row["gradients"] for row in run.history] == [0, 4, 8, 12]
-    rows, seen = run.state.memories.read(np.arange(3))
-    assert seen.tolist() == [1, 0, 1]
-    assert rows["visits"]["count"].flatten().tolist() == [3, 0, 3]
+    memory = run.memories.read(np.arange(3))
+    assert memory.seen.tolist() == [1, 0, 1]
+    assert memory.slots["visits"]["count"].flatten().tolist() == [3, 0, 3]
     pair = quadratics(a=[1, 1], b=[0, 2])
     without = fk.train(pair, "fedavg", fk.World("all", fk.FixedSteps(2)), 3, engine=mode)
     assert torch.equal(run.params, without.params)

@@ -10,15 +10,17 @@
 """
 
 from . import tasks, trackers
-from .adaptive_steps import SPS, DeltaSGD
-from .algorithm import Algorithm, At, Memory, Plan, Rule
+from .aggregate import Nova, Reports, Samples, Uniform
+from .algorithm import Algorithm
 from .capacity import Exits, Widths
 from .capacity.slicing import Cut
 from .data import FederatedData
-from .engine.local import Local
+from .engine.threads import Local
 from .errors import ClientError, EngineWarning, FedkeelError, InputError, MissingExtra, StabilityWarning
-from .optim import SGD, Adagrad, Adam, Yogi
+from .messages import Plan
+from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
 from .recipes import algorithm
+from .rule import End, Me, Rule, Up, View
 from .rules import (
     GHBM,
     AdaBest,
@@ -41,8 +43,6 @@ from .rules import (
 from .run.training import Run, load, resume, train
 from .task import Task, cross_entropy
 from .version import __version__
-from .weights import Nova, Samples, Uniform
-from .wire import Upload
 from .world import Epochs, FixedSteps, UniformSteps, World
 
 __all__ = [
@@ -53,11 +53,11 @@ __all__ = [
     "Adagrad",
     "Adam",
     "Algorithm",
-    "At",
     "ClientError",
     "Contrastive",
     "Cut",
     "DeltaSGD",
+    "End",
     "EngineWarning",
     "Epochs",
     "Exits",
@@ -73,7 +73,7 @@ __all__ = [
     "InputError",
     "Local",
     "LocalGHBM",
-    "Memory",
+    "Me",
     "Mime",
     "MimeLite",
     "MissingExtra",
@@ -81,6 +81,7 @@ __all__ = [
     "OwnClasses",
     "Plan",
     "Proximal",
+    "Reports",
     "Rule",
     "Run",
     "Samples",
@@ -91,7 +92,8 @@ __all__ = [
     "Task",
     "Uniform",
     "UniformSteps",
-    "Upload",
+    "Up",
+    "View",
     "Widths",
     "World",
     "Yogi",

@@ -27,14 +27,6 @@ An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedp
 `fedkeel list` shows the names, `fedkeel explain NAME` what each computes and its keys."""
 
 
-# The flags of `run` that say what is run; None where the user did not give one.
-PLAIN = (
-    "rounds", "batch_size", "lr", "target", "eval_every", "eval_samples", "engine", "compile", "device", "dtype",
-    "checkpoint_every", "diagnose",
-)  # fmt: skip
-SETTINGS = (*PLAIN, "cohort", "sampler", "budget", "expected_steps", "seed", "seeds")
-
-
 class Parser(argparse.ArgumentParser):
     """argparse, with one line for an error."""
 
@@ -143,31 +135,13 @@ def _add_run(commands: Any) -> None:
 
 def add_settings(run: Parser) -> None:
     """The flags of everything that trains: how long, in which world, with which seeds, to where."""
-    run.add_argument("--rounds", type=int, metavar="N", help="default 200")
-    run.add_argument("--cohort", type=_cohort, metavar="N|FRACTION|all", help="clients per round, default min(20, all)")
-    run.add_argument("--sampler", metavar="HOW", help="uniform (default), cyclic or weighted")
-    run.add_argument("--budget", metavar="A:B|N|Ee", help="steps from A to B, N steps, or E epochs; default the task's")
-    run.add_argument("--expected-steps", type=int, metavar="N", help="steps the server asks for, default B+5 with A:B")
-    run.add_argument("--batch-size", type=int, metavar="B", help="default the task's")
-    run.add_argument("--lr", type=float, help="client rate of algorithms that give none, default the task's")
-    run.add_argument("--seed", type=int, metavar="N", help="the seed, or the first one with --seeds; default 0")
+    from .run.config import RunConfig
+    from .settings import add_flags
+    from .world import World
+
+    add_flags(run, RunConfig)
     run.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
-    run.add_argument("--target", type=float, metavar="ACCURACY", help="count rounds to this; default the task's")
-    run.add_argument("--eval-every", type=int, metavar="K", help="evaluate every K rounds, default 1")
-    run.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on a fixed draw of N test samples")
-    run.add_argument("--engine", metavar="MODE", help="auto (default), serial, batched, or probe: try both, keep one")
-    run.add_argument(
-        "--compile",
-        action=argparse.BooleanOptionalAction,
-        help="train small models by C, too; default: LSTMs, convolutions and pools, if there is a C compiler",
-    )
-    run.add_argument("--device", help="cpu (default), cuda or mps")
-    run.add_argument("--dtype", help="float32 (default) or float64")
-    run.add_argument("--checkpoint-every", type=int, metavar="K", help="save what resume needs, default 10")
-    run.add_argument(
-        "--diagnose", type=int, nargs="?", const=10, metavar="K",
-        help="measure drift, dissimilarity, momentum every K rounds (10); costs gradients, changes no result",
-    )  # fmt: skip
+    add_flags(run, World)
     run.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     run.add_argument("--overwrite", action="store_true", help="empty DIR first")
     _add_output(run)
@@ -182,25 +156,22 @@ def _add_output(parser: Parser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was chosen, and why")
 
 
-def _cohort(text: str) -> int | float | str:
-    if text == "all":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number, a fraction or all") from error
+def _given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
+    """The settings of `owner` that the user gave a flag for."""
+    from .settings import settings
+
+    return {name: value for name in settings(owner) if (value := getattr(arguments, name)) is not None}
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from .run import checkpoint as files
+    from .run.config import RunConfig
     from .study import Study
+    from .world import World
 
-    given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.config is not None:
+        given = [*_given(arguments, RunConfig), *_given(arguments, World)]
+        given += [] if arguments.seeds is None else ["seeds"]
         if given:
             flags = ", ".join("--" + name.replace("_", "-") for name in given)
             raise InputError(f"--config says how to run already; leave out {flags}, or change a copy of the file.")
@@ -222,19 +193,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
     """The study that the flags of `add_settings` describe."""
+    from .run.config import RunConfig
     from .study import Study
-    from .world import World, parse_budget
+    from .world import World
 
     if arguments.seeds is not None and arguments.seeds < 1:
         raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
-    budget = parse_budget(arguments.budget) if arguments.budget is not None else None
-    first = arguments.seed or 0
+    given = _given(arguments, RunConfig)
+    first = given.pop("seed", RunConfig.seed)
     return Study(
         task=arguments.task,
         algorithms=[_canonical(text) for text in algorithms],
-        world=World(arguments.cohort, budget, arguments.expected_steps, arguments.sampler or "uniform"),
+        world=World.from_parameters(_given(arguments, World)),
         seeds=list(range(first, first + (arguments.seeds or 1))),
-        **{name: value for name in PLAIN if (value := getattr(arguments, name)) is not None},
+        **given,
     )
 
 
@@ -393,7 +365,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from .report.explain import explain
+    from .explain import explain
 
     print(explain(arguments.algorithm))
     return 0

@@ -16,25 +16,28 @@ Each takes an algorithm (an `Algorithm`, or its text) and raises an AssertionErr
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from . import recipes, wire
-from .algorithm import Algorithm, At, Memory, Rows, Rule
+from .algorithm import Algorithm
 from .data import FederatedData
-from .engine.local import Local
+from .data.batches import Batch
+from .engine import Do, Engine
+from .engine.threads import Local
 from .errors import InputError, check
+from .messages import Broadcast, Facts, Memory, Update, Work, flatten
+from .rule import Me, Objective, Rule
 from .run.training import Run, resume, train
 from .task import Task, cross_entropy
-from .wire import Upload
 from .world import UniformSteps, World
 
 MODES = ("serial", "batched")
@@ -137,18 +140,15 @@ class Witness(Rule):
     gradients: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # by round, client and step
     budgets: dict[tuple[int, int], int] = field(default_factory=dict)  # by round and client
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        assert at.clients is not None
-        for client, row, steps in zip(at.clients, g, at.steps, strict=False):
-            self.gradients[at.round, int(client), at.k] = row.clone()
-            self.budgets[at.round, int(client)] = int(steps)
-        return g
+    keeps_linear: ClassVar[bool] = True
 
-    def penalty(self, y: Tensor, at: At) -> Tensor:
-        return y.new_zeros((len(y), 1))
-
-    def shadow(self, s: Tensor) -> Tensor:
-        return torch.zeros_like(s)
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g, value = go(y, batch)
+        t = me.facts.round
+        for client, row, steps in zip(me.site.clients, g, me.steps, strict=False):
+            self.gradients[t, int(client), batch.step] = row.clone()
+            self.budgets[t, int(client)] = int(steps)
+        return g, value
 
 
 def witnessed(algorithm: Algorithm | str) -> tuple[Algorithm, Witness]:
@@ -238,36 +238,33 @@ def check_knobs(
 
 def check_gradient(
     rule: Rule,
-    penalty: Callable[[Tensor, At], Tensor] | None = None,
-    prepare: Callable[[At], None] = lambda at: None,
+    penalty: Callable[[Tensor, Me], Tensor] | None = None,
+    prepare: Callable[[Me], Me] = lambda me: me,
     clients: int = 3,
     size: int = 4,
 ) -> None:
     """What a rule adds to the gradient is the slope of its penalty, by central differences in float64.
 
-    penalty: `penalty(y, at) -> [clients, 1]`; default the rule's own. prepare: fills in what the formula reads
-    from `at` (sent, memory, steps...), where that is more than the received model.
+    penalty: `penalty(y, me) -> [clients, 1]`; default the rule's own. prepare: gives the view with what the formula
+    reads (sent, memory, steps...), where that is more than the received model.
 
     >>> from fedkeel import Proximal
-    >>> check_gradient(Proximal(0.5), lambda y, at: 0.25 * ((y - at.x) ** 2).sum(1, keepdim=True))
+    >>> check_gradient(Proximal(0.5), lambda y, me: 0.25 * ((y - me.x) ** 2).sum(1, keepdim=True))
     """
     value = penalty or (rule.penalty if rule.defines("penalty") else None)
     assert value is not None, f"{rule.slot} has no penalty; give one"
     random = torch.Generator().manual_seed(0)
     x, y = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((size,), (clients, size)))
     column = y.new_ones(clients, 1)
-    at = At(x=x, x0=x, clients=np.arange(clients))
-    at.scalars = Rows({name: column.clone() for name in ("lr", "lr_sum", "steps", "samples", "first")})
-    at.sent_all, at.surveyed_all = {rule.slot: {}}, {rule.slot: {}}
-    at.memory_all, at.scratch_all = {rule.slot: Rows({})}, {rule.slot: Rows({})}
-    prepare(at)
-    rule.start(y.clone(), at.of(rule))  # as a round does
-    term, step = rule.gradient(torch.zeros_like(y), y.clone(), at.of(rule)), 1e-5
+    nowhere: Any = SimpleNamespace(is_own=lambda y: False)  # a gradient that asks the worker for more has no penalty
+    me = prepare(Me(x, Facts(), column, column, column, column, nowhere))
+    me = replace(me, notes=rule.start(me))  # as a round does
+    term, step = rule.gradient(torch.zeros_like(y), y.clone(), me), 1e-5
     slope = torch.empty_like(y)
     for i in range(size):
         move = torch.zeros_like(y)
         move[:, i] = step
-        ahead, behind = value(y + move, at.of(rule)), value(y - move, at.of(rule))
+        ahead, behind = value(y + move, me), value(y - move, me)
         slope[:, i] = ((ahead - behind) / (2 * step))[:, 0]
     off = float((term - slope).abs().max() / slope.abs().max().clamp(min=1))
     assert off < 1e-8, f"{rule.slot} adds a gradient that is not the slope of its penalty (off by {off:.1e})"
@@ -280,33 +277,17 @@ def check_bytes(
 
     >>> check_bytes("fedavg")
     """
-    known = _algorithm(algorithm)
     post = Post()
-    watched = replace(known, rules=[post.watch(rule) for rule in known.rules])
-    run = _run(watched, task, world, engine=Local(mode, workers=1))
+    run = _run(algorithm, task, world, engine=Tapped(mode, workers=1, post=post))
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):
         t, clients = row["round"], row["clients"] + row["dropped"]
-        models = _models_sent(run, known, task or toy(), world or toy_world(), t, clients)
-        down += sum(map(payload, models)) + clients * payload(post.down.get(t, {}) | {"x": run.params[:0]})
-        down += clients * payload(post.surveyed.get(t, {}))
-        up += sum(map(payload, models)) + post.up.get(t, 0)
+        down, up = down + post.down.get(t, 0), up + post.up.get(t, 0)
         for name, real in (("bytes_down", down), ("bytes_up", up)):
-            told = row[name]
-            assert told == real, f"{name} is {told} after round {t}; the messages' tensors have {real} bytes"
+            counted = row[name]
+            assert counted == real, f"{name} is {counted} after round {t}; the messages' tensors have {real} bytes"
         grown = row["overhead_bytes"] > before["overhead_bytes"]
         assert grown or not clients, f"round {t} has no overhead_bytes, but every message has a header"
-
-
-def _models_sent(run: Run, known: Algorithm, task: Task, world: World, t: int, clients: int) -> list[dict[str, Tensor]]:
-    """The model, or the part of it, that each client of this round receives."""
-    buffers = {f"b/{k}": b for k, b in run.state.buffers.items() if b.is_floating_point()}
-    if known.capacity is None:
-        return [{"x": run.params} | buffers] * clients
-    levels = known.capacity.levels(run.flat, known.capacity.adapt(task).cast(run.params.dtype, "cpu"))
-    cohort = world.who(t, len(task.data), 0, task.data.sizes)
-    parts = [levels[i] for i in known.capacity.of(cohort, 0, t, len(task.data))]
-    return [{"x": run.params[level.index]} for level in parts if level is not None]
 
 
 def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -> None:
@@ -368,55 +349,49 @@ def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = Non
 
 
 class Post:
-    """Reads along what rules send, so that it can be serialized and weighed."""
+    """Reads along what travels, as bytes, and weighs it."""
 
     def __init__(self) -> None:
-        self.down: dict[int, dict[str, Tensor]] = {}  # by round
-        self.surveyed: dict[int, dict[str, Tensor]] = {}  # by round, as it comes back
-        self.up: dict[int, int] = {}  # bytes by round, all clients
+        self.down: dict[int, int] = {}  # bytes by round, all clients
+        self.up: dict[int, int] = {}
 
-    def watch(self, rule: Rule) -> Rule:
-        """The same rule, read along."""
-        post, kind = self, type(rule)
-
-        def send(self: Any, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
-            sent: dict[str, Tensor] = kind.send(self, server, at)
-            vectors = {f"{kind.__name__}/{name}": value for name, value in sent.items() if value.ndim}
-            post.down.setdefault(at.round, {}).update(vectors)
-            return sent
-
-        def survey(self: Any, at: At) -> dict[str, Tensor]:
-            answers: dict[str, Tensor] = kind.survey(self, at)
-            one = {f"{kind.__name__}/{name}": value[0].clone() for name, value in answers.items()}
-            post.surveyed.setdefault(at.round, {}).update(one)
-            post.add(at, one)
-            return answers
-
-        def finish(self: Any, y: Tensor, at: At) -> tuple[Upload, Memory]:
-            upload, memory = kind.finish(self, y, at)
-            post.add(at, {name: value[0].clone() for name, value in upload.vectors.items()})
-            return upload, memory
-
-        reading: dict[str, Any] = {"send": send, "survey": survey, "finish": finish}
-        hooks = {name: hook for name, hook in reading.items() if rule.defines(name)}
-        watched = copy.copy(rule)
-        object.__setattr__(watched, "__class__", type(kind.__name__, (kind,), hooks))
-        return watched
-
-    def add(self, at: At, one: Mapping[str, Tensor]) -> None:
-        """Every client of the group sends such a message up."""
-        assert at.clients is not None
-        self.up[at.round] = self.up.get(at.round, 0) + len(at.clients) * payload(one)
+    def read(self, do: Do, worker: Any, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
+        """`do`, its messages serialized and read back on their way."""
+        received: Broadcast = wire.from_bytes(wire.to_bytes(broadcast))
+        update: Update = wire.from_bytes(wire.to_bytes(do(worker, received, work, memory)))
+        t, clients = broadcast.facts.round, len(work.clients)
+        sent = [*flatten(update.mean).values(), *flatten(update.weighted).values()]
+        if update.delta is not None:  # in a survey nobody trains, and the model is not sent a second time
+            floating = [b for b in received.buffers.values() if b.is_floating_point()]
+            vectors = [received.x, *floating, *(v for v in flatten(received.slots).values() if v.ndim)]
+            vectors += flatten(received.answers).values()
+            self.down[t] = self.down.get(t, 0) + clients * sum(v.nbytes for v in vectors)
+            sent += [update.delta, *(rows for rows in update.buffers.values() if rows.is_floating_point())]
+        self.up[t] = self.up.get(t, 0) + clients * sum(rows[0].nbytes for rows in sent)
+        return update
 
 
-def payload(vectors: Mapping[str, Tensor]) -> int:
-    """The bytes that tensors take in a serialized message.
+@dataclass(frozen=True)
+class Tapped(Local):
+    """The local engine, every message of which a `Post` reads along."""
 
-    >>> payload({"x": torch.zeros(3)})
-    12
-    """
-    message = safetensors.torch.load(wire.pack(vectors, {}))
-    return sum(tensor.numel() * tensor.element_size() for tensor in message.values())
+    post: Post = field(default_factory=Post)
+
+    def start(self, *given: Any) -> Any:
+        return Tap(super().start(*given), self.post)
+
+
+class Tap:
+    """An engine whose messages a `Post` reads along."""
+
+    def __init__(self, engine: Engine, post: Post) -> None:
+        self.engine, self.post = engine, post
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def run(self, do: Do, *given: Any) -> Any:
+        return self.engine.run(partial(self.post.read, do), *given)
 
 
 def _algorithm(algorithm: Algorithm | str) -> Algorithm:
@@ -440,7 +415,7 @@ def _same_run(one: Run, two: Run, how: str) -> None:
 
 def _tensors(run: Run) -> dict[str, Tensor]:
     state = run.state
-    seen, _ = state.memories.read(np.arange(state.memories.population))
+    seen = run.memories.read(np.arange(run.memories.population)).slots
     slots = {"buffers": state.buffers, "server optimizer": state.optimizer, **state.rules}
     slots |= {f"memory of {slot}": tables for slot, tables in seen.items()}
     named = {f"{slot}/{name}": value for slot, values in slots.items() for name, value in values.items()}

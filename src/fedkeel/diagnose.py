@@ -4,7 +4,7 @@
     where averaging after every step would have led                shadow_sequence
     the round once more, watched and then thrown away              witness; drift, spread, alignment
     what the method remembers, against the true gradient           momentum_error
-    how much each local gradient counts                            weights.coefficients, bound
+    how much each local gradient counts                            response.coefficients, bound
 
 The round is replayed from counted randomness on the same state, so the training does not change by a bit. Means over
 clients weigh by samples, p_i = n_i / sum n: one yardstick for all methods, the papers' where clients hold equally many.
@@ -17,22 +17,46 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .algorithm import Algorithm, At, Plan, Rows, Rule
-from .client import arrive, naming
-from .engine.local import Engine, Worker
-from .job import Job, Message, State
-from .optim import Optimizer
-from .round import broadcast, gather, invite, local_update
+from .aggregate import Uniform, Weights, collect
+from .algorithm import Algorithm
+from .data.batches import Batch
+from .engine import Engine
+from .engine.worker import Worker
+from .local import arrive, train_clients
+from .messages import Broadcast, Memory, Plan, Update, Work
+from .optim import SGD, Adaptive, Optimizer
+from .response import coefficients
+from .round import Job, State, invite
+from .rule import End, Me, Objective, Rule, Tensors, Up
+from .rules import (
+    GHBM,
+    AdaBest,
+    Contrastive,
+    Fathom,
+    FedADC,
+    FedCM,
+    FedDyn,
+    FedHBM,
+    Guess,
+    LocalGHBM,
+    Mime,
+    MimeLite,
+    OwnClasses,
+    Proximal,
+    Scaffold,
+    Schedule,
+    SelfDistillation,
+)
+from .rules.heavy_ball import scaling
 from .run.history import History
-from .run.memory import Memories
-from .weights import Weights, coefficients
-from .wire import Part, Slots
+from .survey import survey
+from .tables import nearest
 from .world import Ints
 
 EVERYBODY = 100  # up to so many clients, all are asked for the true gradient; with more of them, the cohort is
@@ -46,25 +70,25 @@ COLUMNS = (
 @torch.no_grad()
 def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     """The columns of round `state.round + 1`, before it is played; None where a measure has no meaning."""
-    algorithm, (plan, cohort, steps) = job.algorithm, invite(job, state)
-    if len(cohort) == 0:
+    algorithm, (broadcast, work) = job.algorithm, invite(job, state)
+    if len(work.clients) == 0:
         return dict.fromkeys(COLUMNS) | {"diagnostic_gradients": 0}
-    longest = int(steps.max())
-    field = Field(job, state, engine, plan, cohort)
+    longest, plan = int(work.steps.max()), broadcast.plan
+    field = Field(job, state, engine, broadcast, work.clients)
     here, shadow = field.at(state.x), None
     if not algorithm.client.finds_rate:  # where clients each find their rate, the shadow sequence has none
         shadow = shadow_sequence(state.x, here.mean, lambda y: field.at(y).mean, algorithm.client, plan.lr, longest)
 
     anchor = state.x.expand(longest, -1) if shadow is None else shadow
-    seen = replay(job, state, engine, anchor)
+    seen = replay(job, engine, broadcast, work, anchor)
 
-    told: dict[str, Any] = here.columns() | {"diagnostic_gradients": field.spent + seen.gradients}
+    found: dict[str, Any] = here.columns() | {"diagnostic_gradients": field.spent + seen.gradients}
     if len(seen.samples):
-        told |= {"drift": None if shadow is None else seen.drift, "spread": seen.spread}
-        told |= combination(job, plan, seen)
-        memory = algorithm.server.remembered(state.optimizer) if seen.remembered is None else seen.remembered
-        told |= {} if memory is None else momentum_error(memory.double(), here.mean)
-    return {name: _plain(told.get(name)) for name in COLUMNS}
+        found |= {"drift": None if shadow is None else seen.drift, "spread": seen.spread}
+        found |= combination(job, plan, seen)
+        memory = server_memory(algorithm.server, state.optimizer) if seen.remembered is None else seen.remembered
+        found |= {} if memory is None else momentum_error(memory.double(), here.mean)
+    return {name: _plain(found.get(name)) for name in COLUMNS}
 
 
 def _plain(value: Any) -> float | None:
@@ -131,23 +155,26 @@ class Slope:
 class Field:
     """The true gradient wherever it is asked for, by the plain loss: no rule adds to it."""
 
-    def __init__(self, job: Job, state: State, engine: Engine, plan: Plan, cohort: Ints) -> None:
+    def __init__(self, job: Job, state: State, engine: Engine, broadcast: Broadcast, cohort: Ints) -> None:
         self.engine, self.population, self.spent = engine, len(job.task.data), 0
         all_of_them = self.population <= EVERYBODY
         self.clients = np.arange(self.population) if all_of_them else cohort
         self.recent = recent_clients(job, state.round + 1, cohort) if all_of_them else None
-        bare = replace(job, algorithm=replace(job.algorithm, rules=()))
-        self.message, _ = broadcast(bare, state, state.round + 1, len(cohort), plan)
+        self.plain = replace(job.algorithm, rules=())
+        self.broadcast = replace(broadcast, slots={})
 
     def at(self, point: Tensor) -> Slope:
         """Exact gradients there: one pass over the data of everybody who is asked."""
-        message = replace(self.message, at=self.message.at | {"x": point})
-        once, nothing = np.ones(len(self.clients), dtype=np.int64), Memories(self.population)
-        part = self.engine.reduce(partial(slopes, recent=self.recent), message, self.clients, once, nothing)
-        self.spent += part.counts["gradients"]
-        mean, square, lately = (part.sums["", name, "sum"] for name in ("mean", "square", "recent"))
-        samples, theirs = part.sums["", "samples", "sum"]
-        return Slope(mean / samples, float(square / samples), None if self.recent is None else lately / theirs)
+        once = np.ones(len(self.clients), dtype=np.int64)
+        work = Work(self.broadcast.version, self.clients, once)
+        do = partial(slopes, self.plain, self.recent)
+        total = collect(self.engine.run(do, replace(self.broadcast, x=point), work, Uniform()), Uniform())
+        self.spent += total.counts["gradients"]
+        mean, square, lately, samples = (
+            total.sums["", name, "mean"] for name in ("mean", "square", "recent", "samples")
+        )
+        recent = None if self.recent is None else lately / samples[1]
+        return Slope(mean / samples[0], float(square / samples[0]), recent)
 
 
 def recent_clients(job: Job, t: int, cohort: Ints) -> Ints:
@@ -159,20 +186,16 @@ def recent_clients(job: Job, t: int, cohort: Ints) -> Ints:
 
 
 def slopes(
-    worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints, *, recent: Ints | None
-) -> Part:
-    """A group of clients gives its exact gradients at `x`; nobody trains."""
-    with naming(message, clients):
-        at, _, _ = arrive(worker, message, clients, steps, memory, seen, np.arange(len(clients)))
-        g, n = at.full_gradient(at.x).double(), at.samples.double()
-    lately = torch.from_numpy(np.isin(clients, [] if recent is None else recent)).to(n)[:, None] * n
-    part = Part()
-    part.put("", "mean", "sum", (n * g).sum(0))
-    part.put("", "square", "sum", (n * g.square().sum(1, keepdim=True)).sum())
-    part.put("", "recent", "sum", (lately * g).sum(0))
-    part.put("", "samples", "sum", torch.stack([n.sum(), lately.sum()]))
-    part.count("gradients", int(at.scalars["extra_gradients"].sum()))
-    return part
+    plain: Algorithm, recent: Ints | None, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
+) -> Update:
+    """A group of clients gives its exact gradients at `x`, by samples; nobody trains."""
+    group = arrive(plain, worker, broadcast, work, memory, [])
+    g, n = group.site.full_gradient(broadcast.x).double(), group.me.samples.double()
+    lately = torch.from_numpy(np.isin(work.clients, [] if recent is None else recent)).to(n)[:, None] * n
+    rows = {"mean": n * g, "square": n * g.square().sum(1, keepdim=True), "recent": lately * g}
+    rows["samples"] = torch.cat([n, lately], 1)
+    counts, none = {"gradients": int(group.site.extra_gradients.sum())}, work.clients[:0]
+    return Update(work.version, work.clients, none, n, group.me.steps, None, n, mean={"": rows}, counts=counts)
 
 
 def shadow_sequence(
@@ -190,49 +213,51 @@ def shadow_sequence(
     [0.5, 0.25, 0.125]
     """
     y, places = x[None].clone(), []
-    state, at = client.init(y), At(x=x, x0=x, optimizer=client)
-    at.scalars = Rows({"lr": y.new_full((1, 1), lr)})
+    rate = y.new_full((1, 1), lr)
+    state = client.init(y, rate)
     for j in range(steps):
         g = gradient(y[0]) if j else g
-        client.step(y, g[None].to(y).clone(), state, at)  # clipping works in place
+        client.apply(y, g[None].to(y).clone(), state, rate)  # clipping works in place
         places.append(y[0].clone())
     return torch.stack(places)
 
 
+@dataclass(frozen=True, repr=False)
 class Path(Rule):
     """Notes where clients are after every local step, as the last rule; moves nothing."""
 
-    def after_step(self, y: Tensor, at: At) -> None:
-        at.scratch["path"][:, at.k] = y
+    anchor: Tensor
 
-    def shadow(self, s: Tensor) -> Tensor:
-        return torch.zeros_like(s)
+    keeps_linear: ClassVar[bool] = True
+
+    def start(self, me: Me) -> Tensors:
+        return {"path": me.x.new_zeros((len(me.steps), *self.anchor.shape))}
+
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        found = go(y, batch)
+        me.notes["path"][:, batch.step] = y
+        return found
+
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        off = deviations(me.notes["path"], self.anchor, me.steps)
+        pulled = (me.samples / me.steps)[:, :, None] * off
+        # as scalars, because a shadow sequence may go to infinity where the client itself does not
+        return Up(scalars={"apart": drift(off, me.steps), "off": pulled.flatten(1)})
 
 
 def witness(
-    worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints, *, anchor: Tensor
-) -> Part:
-    """`visit` once more: the same training, and where it went, seen from `anchor`, `[longest, params]`."""
-    order = np.argsort(-steps, kind="stable")
-    algorithm = message.job.algorithm
-    with naming(message, clients) as where:
-        at, y, batches = arrive(worker, message, clients, steps, memory, seen, order)
-        where.append(at)
-        path = y.new_zeros((len(y), *anchor.shape))
-        at.scratch_all[Path().slot] = Rows({"path": path})
-        remembered = [m for rule in algorithm.rules if (m := rule.remembered(at.of(rule))) is not None]
-        local_update(at, y, batches, worker.gradients, algorithm)
-    off, fine = deviations(path, anchor, at.steps), torch.isfinite(y).all(1)
-    off[~fine] = 0  # the round would drop them, and so does its diagnosis
-    rows = {"samples": at.samples, "steps": at.steps, "apart": drift(off, at.steps), "update": y - at.x}
-    if remembered:
-        rows["remembered"] = torch.stack([m.expand_as(y) for m in remembered]).sum(0)
-    back = torch.from_numpy(np.argsort(order)).to(y.device)
-    back = back[fine[back]]
-    part = Part(scalars=[{"": {name: row[back].double() for name, row in rows.items()}}])
-    part.put("", "off", "sum", ((at.samples / at.steps)[:, :, None] * off).sum(0).double())
-    part.count("gradients", int(steps.sum()) + int(at.scalars["extra_gradients"].sum()))
-    return part
+    algorithm: Algorithm, anchor: Tensor, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
+) -> Update:
+    """The same training once more, and where it went, seen from `anchor`, `[longest, params]`; nobody remembers it."""
+    order = np.argsort(-work.steps, kind="stable")
+    group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), [])
+    pairs = zip(group.rules, group.views, strict=True)
+    held = [m.expand_as(group.site.y) for rule, me in pairs if (m := client_memory(rule, me)) is not None]
+    total = torch.stack(held).sum(0)[torch.from_numpy(np.argsort(order))] if held else None
+    watched = replace(algorithm, rules=[*algorithm.rules, Path(anchor)])
+    update = train_clients(watched, worker, broadcast, work, memory)
+    kept = {} if total is None else {"": {"memory": total[torch.from_numpy(np.isin(work.clients, update.clients))]}}
+    return replace(update, memory={}, mean=kept)
 
 
 @dataclass(frozen=True)
@@ -265,16 +290,25 @@ class Seen:
     @property
     def remembered(self) -> Tensor | None:
         """The clients' mean memory, of methods whose clients have one."""
-        return (self.p * self.rows["remembered"]).sum(0) if "remembered" in self.rows else None
+        return (self.p * self.rows["memory"]).sum(0) if "memory" in self.rows else None
 
 
-def replay(job: Job, state: State, engine: Engine, anchor: Tensor) -> Seen:
+def replay(job: Job, engine: Engine, broadcast: Broadcast, work: Work, anchor: Tensor) -> Seen:
     """The next round, watched; nothing of it is kept in the state."""
-    watched = replace(job, algorithm=replace(job.algorithm, rules=[*job.algorithm.rules, Path()]))
-    known = replace(state, rules=state.rules | {Path().slot: {}})
-    part, _, _ = gather(watched, known, engine, partial(witness, anchor=anchor))
-    rows = {name: torch.cat([slots[""][name] for slots in part.scalars]) for name in part.scalars[0][""]}
-    return Seen(rows, part.sums["", "off", "sum"], part.counts["gradients"])
+    spent: dict[str, int] = {}
+    if job.algorithm.hooks["survey"]:
+        broadcast, spent = survey(job.algorithm, engine, broadcast, work)
+    gradients, off = spent.get("gradients", 0), torch.zeros(anchor.shape, dtype=torch.float64)
+    parts: dict[str, list[Tensor]] = {}
+    for update in engine.run(partial(witness, job.algorithm, anchor), broadcast, work):
+        assert isinstance(update, Update) and update.delta is not None
+        gradients += update.counts["gradients"]
+        rows = {"samples": update.samples, "steps": update.steps, "update": update.delta}
+        rows |= {"apart": update.scalars["path"]["apart"]} | update.mean.get("", {})
+        for name, value in rows.items():
+            parts.setdefault(name, []).append(value.double())
+        off += update.scalars["path"]["off"].sum(0).view(anchor.shape).double().cpu()
+    return Seen({name: torch.cat(values) for name, values in parts.items()}, off, gradients)
 
 
 def deviations(path: Tensor, anchor: Tensor, steps: Tensor) -> Tensor:
@@ -369,8 +403,7 @@ def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
 
 def is_combination(algorithm: Algorithm) -> bool:
     """Whether an update is a fixed combination of its client's gradients, as GEL's theorem 2 asks (clipping aside)."""
-    straight = all(rule.shadow(torch.zeros(1, 1)) is not None for rule in algorithm.rules)
-    return algorithm.client.linear and straight
+    return algorithm.client.linear and all(rule.linear for rule in algorithm.rules)
 
 
 def coefficient_shares(a: Tensor, steps: Tensor) -> dict[str, float | None]:
@@ -402,3 +435,46 @@ def bound(a: Tensor, samples: Tensor, steps: Tensor, weights: Weights) -> dict[s
         "bound_B": float((w * (squares - last**2)).sum()),
         "bound_C": float((norms**2 - norms * last).max()),
     }
+
+
+def client_memory(rule: Rule, me: Me) -> Tensor | None:
+    """The momentum that a rule's clients start the round with, as a gradient of any length; None without one."""
+    known = nearest(CLIENT_MEMORY, type(rule))
+    return known(rule, me) if known else None
+
+
+def server_memory(server: Optimizer, state: Tensors) -> Tensor | None:
+    """The momentum in the server optimizer's state, as a gradient of any length; None without one."""
+    if isinstance(server, SGD):
+        return -state["v"] if server.momentum else None
+    return state["m"] if isinstance(server, Adaptive) and server.beta1 else None
+
+
+def _ghbm(rule: GHBM, me: Me) -> Tensor | None:
+    return -me.sent["M"] if me.sent else None
+
+
+def _localghbm(rule: LocalGHBM, me: Me) -> Tensor | None:
+    return scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
+
+
+def _fedhbm(rule: FedHBM, me: Me) -> Tensor | None:
+    known = 1 - me.first if rule.first == "none" else 1.0
+    return known * scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
+
+
+def _nothing(rule: Rule, me: Me) -> None:
+    return None
+
+
+CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None]] = {
+    **dict.fromkeys((Proximal, Guess, Scaffold, FedDyn, AdaBest, Contrastive, Fathom, Schedule), _nothing),
+    **dict.fromkeys((OwnClasses, SelfDistillation), _nothing),
+    GHBM: _ghbm,
+    LocalGHBM: _localghbm,
+    FedHBM: _fedhbm,
+    FedCM: lambda rule, me: me.sent.get("D"),
+    FedADC: lambda rule, me: me.sent.get("m"),
+    Mime: lambda rule, me: me.sent.get("m"),
+    MimeLite: lambda rule, me: me.sent.get("m"),
+}

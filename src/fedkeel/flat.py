@@ -31,6 +31,14 @@ class Place:
     client: int = 0
     step: int = 0
 
+    def enter(self, seed: int, round: int, client: int) -> None:
+        """Be at this client in this round."""
+        self.seed, self.round, self.client = seed, round, client
+
+    def begin(self, step: int) -> None:
+        """Be at this local step."""
+        self.step = step
+
     def torch_seed(self, module: int) -> int:
         return draws.torch_seed(self.seed, f"dropout-{module}", self.round, self.client, self.step)
 

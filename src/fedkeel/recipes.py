@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from . import grammar
-from .adaptive_steps import SPS, DeltaSGD
-from .algorithm import Algorithm, Rule
+from .aggregate import WEIGHTS, Nova, Uniform, Weights
+from .algorithm import Algorithm
 from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
-from .optim import SGD, Adagrad, Adam, Adaptive, Optimizer, Yogi
+from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
+from .rule import Rule
 from .rules import (
     GHBM,
     RULES,
@@ -33,7 +34,6 @@ from .rules import (
     SelfDistillation,
 )
 from .rules.schedule import DECAYS
-from .weights import WEIGHTS, Nova, Uniform, Weights
 
 CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad, "sps": SPS, "deltasgd": DeltaSGD}
 OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
@@ -65,7 +65,7 @@ class Recipe:
     client: type[Optimizer] | None = None
     capacity: Callable[..., Capacity] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
-    reference: str = ""
+    reference: str | type[Rule] | type[Optimizer] | type[Capacity] = ""  # or the part whose paper it is
 
 
 def _keys(part: type[Optimizer] | type[Rule] | type[Capacity]) -> dict[str, Any]:
@@ -199,27 +199,27 @@ RECIPES: dict[str, Recipe] = {
         _keys(DeltaSGD),
         client=DeltaSGD,
         weights=_uniform,
-        reference=DeltaSGD.reference,
+        reference=DeltaSGD,
     ),
     "sps": Recipe(
         "clients take Polyak's step sizes",
         _keys(SPS),
         client=SPS,
         weights=_uniform,
-        reference=SPS.reference,
+        reference=SPS,
     ),
     "fathom": Recipe(
         "the server tunes rate, epochs and batch size while it trains",
         _keys(Fathom),
         rules=lambda **keys: [Fathom(**keys)],
         defaults={"lr": 0.1},
-        reference=Fathom.reference,
+        reference=Fathom,
     ),
     "moon": Recipe(
         "representations stay near the received model's",
         _keys(Contrastive),
         rules=lambda **keys: [Contrastive(**keys)],
-        reference=Contrastive.reference,
+        reference=Contrastive,
     ),
     "heterofl": Recipe(
         "weak clients train narrower copies of the model",
@@ -227,7 +227,7 @@ RECIPES: dict[str, Recipe] = {
         capacity=lambda mask, **keys: Widths(**keys),
         rules=lambda mask, **keys: [OwnClasses()] if mask else [],
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0},
-        reference=Widths.reference,
+        reference=Widths,
     ),
     "scalefl": Recipe(
         "weak clients train narrower and shallower copies, which end in early exits",
@@ -235,7 +235,7 @@ RECIPES: dict[str, Recipe] = {
         capacity=lambda **keys: Exits(**_of(Exits, keys)),
         rules=lambda **keys: [SelfDistillation(**_of(SelfDistillation, keys))],
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4},
-        reference=Exits.reference,
+        reference=Exits,
     ),
 }
 

@@ -1,166 +1,144 @@
 """One round of federated learning, from top to bottom.
 
-    the server plans, picks a cohort, and asks what each may spend      invite, make_plan
-    it sends the model, and what rules broadcast                        gather, broadcast
-    clients train on their own data, in lockstep or one by one          visit, local_update
-    what they report arrives as weighted sums                           client.report
-    the server steps; only then do clients' memories change             server_step
+    the server plans, picks a cohort, and says how much each client does     invite
+    where a rule asks for it, a first exchange in the same round             survey.py
+    clients train; the pace says whose updates the server waits for          pace.py, local.py
+    the server steps; only then do clients' memories change                  serve
 
-Everything a user adds is a `Rule` whose hooks are called from here.
+Everything a user adds is a `Rule` whose methods are called from here and from `local.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import wire
-from .algorithm import Algorithm, At, Plan
-from .client import arrive, naming, report, survey
-from .data.batches import Batch, Batches
-from .engine.local import Engine, Worker
-from .job import Job, Message, State
-from .wire import Part, Slots
-from .world import Ask, Ints
+from .aggregate import Reports, Sums, collect
+from .algorithm import Algorithm
+from .engine import Engine
+from .errors import InputError
+from .messages import Broadcast, Facts, Plan, Slots, Work
+from .pace import Pace, synchronous
+from .rule import View
+from .survey import survey
+from .task import Task
+from .world import Ask, World
+
+COUNTED = ("gradients", "samples", "bytes_down", "bytes_up", "overhead_bytes")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run fixes before its first round; every value of the algorithm is resolved."""
+
+    task: Task
+    algorithm: Algorithm
+    world: World
+    rounds: int
+    seed: int
+    batch_size: int | None
+
+    def cast(self, dtype: torch.dtype, device: str) -> Job:
+        """The same job with its data in `dtype` on `device`."""
+        return replace(self, task=self.task.cast(dtype, device))
+
+
+@dataclass(frozen=True)
+class State:
+    """What changes from round to round on the server, as data. A checkpoint is this and the clients' memories."""
+
+    x: Tensor
+    x0: Tensor
+    buffers: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    rules: Slots
+    round: int = 0
+    totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+
+    def spend(self, counts: dict[str, int]) -> State:
+        """The state with these gradients and bytes counted."""
+        return replace(self, totals={name: before + counts.get(name, 0) for name, before in self.totals.items()})
+
+
+def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
+    """The state before round 1."""
+    algorithm = job.algorithm
+    assert isinstance(algorithm.client.lr, int | float)
+    rules = {slot: rule.init(x, algorithm.client.lr) for slot, rule in algorithm.slots.items()}
+    counted = COUNTED if algorithm.capacity is None else (*COUNTED, "flops")
+    optimizer = algorithm.server.init(x, x.new_tensor(algorithm.server.lr))
+    return State(x, x, buffers, optimizer, rules, totals=dict.fromkeys(counted, 0))
 
 
 @torch.no_grad()
-def one_round(job: Job, state: State, engine: Engine) -> tuple[State, dict[str, Any]]:
+def one_round(job: Job, state: State, engine: Engine, pace: Pace = synchronous) -> tuple[State, dict[str, Any]]:
     """Play round `state.round + 1`: the new state, and its history row."""
-    algorithm = job.algorithm
-    total, at, plan = gather(job, state, engine, visit)
-    new = server_step(job, state, total, at)
-    row: dict[str, Any] = {"train_loss": total.mean_loss(), **new.totals}
-    row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
-    row |= plan.columns() if algorithm.hooks("plan") else {}
-    if total.clients:
-        row |= algorithm.client.report(total.reports(algorithm).of(algorithm.client))
-    for rule in algorithm.hooks("report") if total.clients else ():
-        row |= rule.report(new.rules[rule.slot], total.reports(algorithm).of(rule), at.of(rule))
+    broadcast, work = invite(job, state)
+    if job.algorithm.hooks["survey"]:
+        broadcast, cost = survey(job.algorithm, engine, broadcast, work)
+        state = state.spend(cost)
+    parts, state = pace(job, state, engine, broadcast, work)
+    total = collect(parts, job.algorithm.weighing)
+    new, row = serve(job, state, broadcast, total)
+    engine.commit(broadcast.version, total.clients)
     return new, row
 
 
-def invite(job: Job, state: State) -> tuple[Plan, Ints, Ints]:
-    """What the next round asks for, who takes part, and the steps each of them does."""
-    data, t = job.task.data, state.round + 1
-    plan = make_plan(job, state, t)
-    cohort = job.world.who(t, len(data), job.seed, data.sizes)
+def invite(job: Job, state: State) -> tuple[Broadcast, Work]:
+    """What the next round asks for, what it sends, who takes part, and the steps each of them does."""
+    data, world, algorithm, t = job.task.data, job.world, job.algorithm, state.round + 1
+    population = len(data)
+    facts = Facts(t, job.rounds, population, world.size(population), len(data.x) / population)
+    assert isinstance(algorithm.client.lr, int | float)
+    plan = Plan(float(algorithm.client.lr), job.batch_size)
+    for rule in algorithm.hooks["plan"]:
+        plan = rule.plan(plan, state.rules[rule.slot], facts)
+
+    cohort = world.who(t, population, job.seed, data.sizes)
     ask = Ask(job.seed, t, cohort, data.sizes(cohort), plan.batch_size)
-    steps = job.world.steps(ask, plan.steps(ask.samples) if plan.steps else None)
-    return plan, cohort[steps > 0], steps[steps > 0]
+    steps = world.steps(ask, plan.steps(ask.samples))
+    cohort, steps = cohort[steps > 0], steps[steps > 0]
+    levels = None if algorithm.capacity is None else algorithm.capacity.of(cohort, job.seed, t, population)
+    expected = None if world.expected is None else np.full(len(cohort), world.expected, dtype=np.int64)
+    work = Work(state.round, cohort, steps, expected, levels)
+
+    facts = replace(facts, cohort=len(cohort))
+    view = View(state.x, state.x0, facts, plan.lr, facts.fraction)
+    slots = {slot: rule.send(state.rules[slot], view) for slot, rule in algorithm.slots.items()}
+    return Broadcast(state.round, plan, facts, state.x, state.buffers, slots), work
 
 
-@torch.no_grad()
-def gather(job: Job, state: State, engine: Engine, do: Callable[..., Part]) -> tuple[Part, At, Plan]:
-    """What the cohort of the next round reports when its clients do this: `visit`, or what a diagnosis watches."""
+def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[State, dict[str, Any]]:
+    """Aggregate, let rules act, and step: the new state and its history row."""
     algorithm = job.algorithm
-    plan, cohort, steps = invite(job, state)
-    message, at = broadcast(job, state, state.round + 1, len(cohort), plan)
-    total = Part()
-    if algorithm.hooks("survey"):  # a first exchange in the same round
-        surveyed = engine.reduce(survey, message, cohort, steps, state.memories)
-        at.surveyed_all = message.at["surveyed_all"] = surveyed.means(algorithm)
-        wire.count_second_download(total, surveyed, message.at["surveyed_all"], len(cohort))
-    total.add(engine.reduce(do, message, cohort, steps, state.memories))
-    return total, at, plan
+    state = replace(state.spend(total.counts), round=broadcast.facts.round)
+    row: dict[str, Any] = {"train_loss": total.mean_loss(), **state.totals}
+    row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
+    row |= broadcast.plan.columns() if algorithm.hooks["plan"] else {}
+    if not total.clients:
+        return state, row
 
-
-def make_plan(job: Job, state: State, t: int) -> Plan:
-    """What the server asks of the clients in this round."""
-    client = job.algorithm.client
-    assert isinstance(client.lr, int | float)
-    plan = Plan(float(client.lr), job.batch_size)
-    at = At(state.x, state.x0, t, job.rounds, len(job.task.data), optimizer=client)
-    for rule in job.algorithm.hooks("plan"):
-        plan = rule.plan(plan, state.rules[rule.slot], at.of(rule))
-    return plan
-
-
-def broadcast(job: Job, state: State, t: int, cohort: int, plan: Plan) -> tuple[Message, At]:
-    """The message to the cohort, and the server's own view of the round."""
-    population = len(job.task.data)
-    shared: dict[str, Any] = {
-        "x": state.x, "x0": state.x0, "round": t, "rounds": job.rounds, "population": population,
-        "cohort": cohort, "fraction": cohort / population, "expected_steps": job.world.expected,
-        "client_lr": plan.lr, "mean_samples": len(job.task.data.x) / population,
-    }  # fmt: skip
-    at = At(**shared)
-    shared["sent_all"] = {r.slot: r.broadcast(state.rules[r.slot], at.of(r)) for r in job.algorithm.rules}
-    return Message(job, shared, state.buffers, plan.batch_size), at
-
-
-@torch.no_grad()
-def visit(worker: Worker, message: Message, clients: Ints, steps: Ints, memory: Slots, seen: Ints) -> Part:
-    """A group of clients in lockstep (one client in serial mode): train, then report."""
-    order = np.argsort(-steps, kind="stable")  # the longest budgets first
-    with naming(message, clients) as where:
-        at, y, batches = arrive(worker, message, clients, steps, memory, seen, order)
-        where.append(at)
-        local_update(at, y, batches, worker.gradients, message.job.algorithm)
-        part = report(at, y, np.argsort(order), worker, message.job.algorithm)
-    wire.count_download(part, message.at["sent_all"], message.at["x"], message.buffers, len(clients))
-    part.count("gradients", int(steps.sum()) + int(at.scalars["extra_gradients"].sum()))
-    part.count("samples", int((steps[order] * batches.widths).sum()) + int(at.scalars["extra_samples"].sum()))
-    return part
-
-
-def local_update(
-    at: At,
-    y: Tensor,
-    batches: Batches,
-    gradients: Callable[[Tensor, Batch], tuple[Tensor, Tensor]],
-    algorithm: Algorithm,
-) -> None:
-    """The one local loop: moves y in place."""
-    correct, push, extra = algorithm.hooks("gradient"), algorithm.hooks("after_step"), algorithm.hooks("extra")
-    last = torch.zeros_like(y) if extra else None
-    now, active = y, len(y)  # the models of those still in view
-    for rule in algorithm.hooks("start"):
-        rule.start(y, at.of(rule))
-    for k in range(batches.longest):
-        if (staying := batches.active(k)) < active:  # who has spent its budget has left
-            now, active = y[:staying], staying
-            at.head(active)
-        at.k = k
-        g, at.loss = gradients(now, batches.at(k, active))
-        for rule in correct:
-            g = rule.gradient(g, now, at.of(rule))
-        at.g = g
-        algorithm.client.step(now, g, at.state, at)
-        for rule in push:
-            rule.after_step(now, at.of(rule))
-        at.lr_sum.add_(at.lr)
-        at.scalars["loss_sum"].add_(at.loss)
-        if last is not None:  # for those who leave now, this was the last gradient
-            staying = batches.active(k + 1)
-            last[staying:active] = g[staying:active]
-    at.g = last
-    at.head(len(y))
-    for rule in extra:  # GEL guesses the steps nobody had budget for
-        rule.extra(y, at.of(rule))
-
-
-def server_step(job: Job, state: State, part: Part, at: At) -> State:
-    """Rules, then the server optimizer; memories are written only now that the round is accepted."""
-    algorithm = job.algorithm
-    totals = {name: before + part.counts.get(name, 0) for name, before in state.totals.items()}
-    if not part.clients:
-        return replace(state, round=at.round, totals=totals)
-    up = part.reports(algorithm)
-    at.delta, at.fraction = up.update(), len(part.clients) / at.population
-    rules = {r.slot: r.server_step(state.rules[r.slot], up.of(r), at.of(r)) for r in algorithm.rules}
-    delta = at.delta
-    for rule in algorithm.hooks("update"):
-        delta = rule.update(delta, rules[rule.slot], at.of(rule))
+    up = Reports.of_all(total, algorithm.weighing)
+    view = View(state.x, state.x0, broadcast.facts, broadcast.plan.lr, len(total.clients) / broadcast.facts.population)
+    views = {slot: replace(view, answers=broadcast.answers.get(slot, {})) for slot in algorithm.slots}
+    rules: Slots = {}
+    delta = up.delta
+    for slot, rule in algorithm.slots.items():  # all see the same mean; one may put another update in its place
+        rules[slot], wanted = rule.serve(state.rules[slot], up.of(slot), views[slot])
+        if wanted is not up.delta and delta is not up.delta:
+            raise InputError(f"{slot} and a rule before it each replace the server's update; use one of them.")
+        delta = delta if wanted is up.delta else wanted
     x, optimizer = state.x.clone(), {name: value.clone() for name, value in state.optimizer.items()}
-    at.rates = torch.as_tensor(algorithm.server.lr, dtype=x.dtype, device=x.device)
-    algorithm.server.step(x, -delta, optimizer, at)
-    for clients, slots in part.memory:
-        state.memories.write(clients, slots)
-    buffers = up.buffers(state.buffers) if algorithm.buffers == "average" else state.buffers
-    return State(x, state.x0, buffers, optimizer, rules, state.memories, at.round, totals)
+    algorithm.server.apply(x, -delta, optimizer, torch.as_tensor(algorithm.server.lr, dtype=x.dtype, device=x.device))
+
+    if algorithm.client.finds_rate:
+        row |= algorithm.client.report(up.of(algorithm.client.slot))
+    for rule in algorithm.hooks["report"]:
+        row |= rule.report(rules[rule.slot], up.of(rule.slot), views[rule.slot])
+    averaged = state.buffers and algorithm.buffers == "average"
+    buffers = up.buffers(state.buffers) if averaged else state.buffers
+    return replace(state, x=x, buffers=buffers, optimizer=optimizer, rules=rules), row

@@ -11,23 +11,21 @@ from typing import Any
 from . import recipes, tasks, trackers
 from .algorithm import Algorithm
 from .compare import Arm, summary
-from .engine.local import Local, one_thread
-from .errors import InputError, check, is_count, is_number
+from .engine.threads import Local, one_thread
+from .errors import InputError, check
 from .run import checkpoint as files
 from .run import history as rows
 from .run import training
+from .run.config import RunConfig, SharedConfig
 from .run.history import History, Row
+from .settings import from_file
 from .task import Task
 from .version import __version__
-from .world import World, parse_budget
-
-# plain settings that a file of an earlier version may not have, and what they then are
-LATER = {"device": "cpu", "compile": False, "eval_samples": None, "diagnose": None}
-SHARED = ("rounds", "batch_size", "engine", "target", "eval_every", "checkpoint_every", "dtype")  # plain settings
+from .world import World
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(SharedConfig):
     """What a comparison runs: every algorithm with every seed, all else equal.
 
     >>> study = Study("synthetic", ["fedavg", "gel"], rounds=5, seeds=[0, 1])
@@ -38,19 +36,7 @@ class Study:
     task: str
     algorithms: Sequence[str]
     world: World = field(default_factory=World)
-    rounds: int = 200
     seeds: Sequence[int] = (0,)
-    batch_size: int | None = None
-    lr: float | None = None
-    engine: str = "auto"
-    target: float | None = None
-    eval_every: int = 1
-    checkpoint_every: int = 10
-    dtype: str = "float32"
-    device: str = "cpu"
-    compile: bool | None = None
-    eval_samples: int | None = None
-    diagnose: int | None = None
     why: str | None = None  # what a probe measured
     track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
     chunk: int | None = None  # of a single run that is repeated bit for bit
@@ -67,13 +53,13 @@ class Study:
         for text, name in zip(self.algorithms, names, strict=True):
             if names.count(name) > 1:
                 raise InputError(f"'{text}' is given twice.")
-        check(self.lr is None or (is_number(self.lr) and self.lr > 0), "run", "lr", "> 0", self.lr)
-        check(self.target is None or is_number(self.target), "run", "target", "a number", self.target)
-        check(is_count(self.checkpoint_every), "run", "checkpoint-every", "an integer >= 1", self.checkpoint_every)
-        good = self.eval_samples is None or is_count(self.eval_samples)
-        check(good, "run", "eval-samples", "an integer >= 1", self.eval_samples)
-        check(training.is_here(self.device), "run", "device", "one that torch finds here, such as 'cpu'", self.device)
-        check(self.dtype in training.DTYPES, "run", "dtype", " or ".join(training.DTYPES), self.dtype)
+        super().__post_init__()
+        for seed in self.seeds:
+            self.run_config(seed)
+
+    def run_config(self, seed: int) -> RunConfig:
+        """The settings of its runs with this seed."""
+        return RunConfig(**self.plain(), seed=seed)
 
     @property
     def single(self) -> bool:
@@ -97,16 +83,13 @@ class Study:
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""
-        task = tasks.get(self.task)
-        return replace(task, lr=self.lr or task.lr, target=task.target if self.target is None else self.target)
+        return self.adjusted(tasks.get(self.task))
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
         self.local()
         for text in self.track:
             trackers.tracker(text)
-        for seed in self.seeds:
-            training.check_settings(self.rounds, seed, self.batch_size, self.eval_every, self.checkpoint_every)
         for text in self.algorithms:
             training.check_diagnose(self.diagnose, self.algorithm(text))
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
@@ -119,10 +102,9 @@ class Study:
         """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
         if self.engine != "probe":
             return self
-        dtype = training.DTYPES[self.dtype]
         with one_thread():
-            task = task.cast(dtype, self.device)
-            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], dtype, self.device))
+            task = task.cast(self.torch_dtype, self.device)
+            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], self.torch_dtype, self.device))
         return replace(self, engine=mode, why=why)
 
     def config(self) -> dict[str, Any]:
@@ -132,33 +114,18 @@ class Study:
             "task": self.task,
             "algorithms": list(self.algorithms),
             "world": self.world.parameters(),
-            "rounds": self.rounds,
             "seeds": list(self.seeds),
-            "batch_size": self.batch_size,
-            "lr": self.lr,
-            "engine": self.engine,
-            "target": self.target,
-            "eval_every": self.eval_every,
-            "checkpoint_every": self.checkpoint_every,
-            "dtype": self.dtype,
-            **{name: getattr(self, name) for name in LATER},
+            **self.plain(),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Study:
         """The study of a `config.json`, a whole comparison's or a single run's."""
         try:
-            world = config["world"]
-            budget = parse_budget(world["budget"]) if world["budget"] is not None else None
-            shared = {
-                "task": config["task"],
-                "world": World(world["cohort"], budget, world["expected_steps"], world["sampler"]),
-                **{k: config[k] for k in SHARED},
-                **{k: config.get(k, usual) for k, usual in LATER.items()},
-            }
+            world = World.from_parameters(config["world"])
+            shared = {"task": config["task"], "world": world, **from_file(SharedConfig, config)}
             if "algorithms" in config:
-                rest = {k: config[k] for k in ("algorithms", "seeds", "lr")}
-                return cls(**shared, **rest, below=True)
+                return cls(**shared, algorithms=config["algorithms"], seeds=config["seeds"], below=True)
             if not config["rerunnable"]:
                 raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
             own = {"chunk": config["chunk"], "parameters": config["parameters"]}
@@ -234,12 +201,10 @@ def one_run(
             return history, status
         run = training.resume(folder, task=task, callbacks=callbacks, workers=workers)
     else:
+        settings = study.run_config(seed).keywords() | {"engine": study.local(workers)}
         run = training.train(
-            task, study.algorithm(text), study.world, study.rounds, seed, study.batch_size,
-            dtype=training.DTYPES[study.dtype], device=study.device, engine=study.local(workers),
-            eval_every=study.eval_every, checkpoint=folder, every=study.checkpoint_every,
-            callbacks=callbacks, started=began, diagnose=study.diagnose, eval_samples=study.eval_samples,
-        )  # fmt: skip
+            task, study.algorithm(text), study.world, **settings, checkpoint=folder, callbacks=callbacks, started=began
+        )
     if run.status == "stopped":  # by whoever watches: the runs after it are not wanted either
         raise KeyboardInterrupt
     return run.history, run.status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from . import draws
 from .errors import InputError, check, is_count, is_number
+from .settings import Kind, check_settings, integer, one_of, setting
 
 Ints = NDArray[np.int64]
 
@@ -153,6 +154,35 @@ def _is_cohort(clients: Any) -> bool:
     return whole and 0 < len(clients) == len(set(clients))
 
 
+def _is_schedule(cohort: Any) -> bool:
+    return isinstance(cohort, list | tuple) and len(cohort) > 0 and all(_is_cohort(clients) for clients in cohort)
+
+
+def _may_be_cohort(cohort: Any) -> bool:
+    fraction = isinstance(cohort, float) and 0 < cohort <= 1
+    return is_count(cohort) or fraction or (isinstance(cohort, str) and cohort == "all") or _is_schedule(cohort)
+
+
+def _read_cohort(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    if text != "all":
+        raise InputError(f"'{text}' is not a number, a fraction or all")
+    return text
+
+
+def _may_be_budget(budget: Any) -> bool:
+    return isinstance(budget, UniformSteps | FixedSteps | Epochs) or callable(budget)
+
+
+COHORT = Kind(_read_cohort, _may_be_cohort, "a number >= 1, a fraction in (0, 1], 'all' or a schedule")
+BUDGET = Kind(str, _may_be_budget, "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps")
+SAMPLER = one_of(SAMPLERS, f"one of {', '.join(SAMPLERS)}")
+
+
 @dataclass(frozen=True)
 class World:
     """Who, and how much.
@@ -167,25 +197,30 @@ class World:
     (2,)
     """
 
-    cohort: int | float | str | Sequence[Sequence[int]] | None = None
-    budget: Budget | None = None
-    expected_steps: int | None = None
-    sampler: str = "uniform"
+    cohort: int | float | str | Sequence[Sequence[int]] | None = setting(
+        None, COHORT, "clients per round; default min(20, all)", "N|FRACTION|all"
+    )
+    budget: Budget | None = setting(
+        None, BUDGET, "steps from A to B, N steps, or E epochs; default the task's", "A:B|N|Ee"
+    )
+    expected_steps: int | None = setting(None, integer(), "steps the server asks for; default B+5 with A:B", "N")
+    sampler: str = setting("uniform", SAMPLER, "uniform, cyclic or weighted", "HOW")
 
     def __post_init__(self) -> None:
-        c, e = self.cohort, self.expected_steps
-        if isinstance(c, list | tuple):
-            good = bool(c) and all(_is_cohort(s) for s in c)
-            check(good, self, "cohort", "a list of non-empty lists of distinct client numbers", c)
-        else:
-            one = is_count(c) or (isinstance(c, float) and 0 < c <= 1)
-            good = c is None or one or (isinstance(c, str) and c == "all")
-            check(good, self, "cohort", "a number >= 1, a fraction in (0, 1], 'all' or a schedule", c)
-        check(e is None or is_count(e), self, "expected_steps", "an integer >= 1", e)
-        known = isinstance(self.budget, UniformSteps | FixedSteps | Epochs)
-        check(self.budget is None or known or callable(self.budget), self, "budget",
-              "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps", self.budget)  # fmt: skip
-        check(self.sampler in SAMPLERS, self, "sampler", f"one of {', '.join(SAMPLERS)}", self.sampler)
+        if isinstance(self.cohort, list | tuple):
+            good, must = _is_schedule(self.cohort), "a list of non-empty lists of distinct client numbers"
+            check(good, self, "cohort", must, self.cohort)
+        check_settings(self, self)
+
+    @classmethod
+    def from_parameters(cls, known: Mapping[str, Any]) -> World:
+        """The world of plain values, which have the budget as a text: those of `parameters`, or of flags.
+
+        >>> World.from_parameters({"cohort": 5, "budget": "4:13"}).expected
+        18
+        """
+        budget = known.get("budget")
+        return cls(**{**known, "budget": None if budget is None else parse_budget(budget)})
 
     def size(self, population: int) -> int:
         """The cohort size where it is one number (of a schedule: the first one's); refuses what does not fit."""

@@ -8,29 +8,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel as fk
-from fedkeel.algorithm import At, Rows
 from fedkeel.conformance import MODES, choices, quadratics, toy, toy_world, witnessed
-from fedkeel.weights import lengths
+from fedkeel.data.batches import Batch
+from fedkeel.messages import Facts
+from fedkeel.response import lengths
+from fedkeel.rule import End, Me
 
 few = settings(derandomize=True, max_examples=40, deadline=None)
 momenta = st.floats(0.0, 0.99)
 counts = st.integers(1, 20)
 
 
-def place(client, clients, lr=0.1, steps=None, expected=None):
-    at = At(x=torch.zeros(1), x0=torch.zeros(1), optimizer=client, expected_steps=expected)
-    column = torch.ones(clients, 1, dtype=torch.float64)
-    at.scalars = Rows({"lr": column * lr, "steps": column if steps is None else steps})
-    return at
-
-
 def run_steps(client, gradients, lr=0.1):
-    """One client through recorded gradients: (y, state)."""
+    """A client's walk through recorded gradients: `go(y) -> End`, as a rule that wraps the walk gets it."""
+
+    def go(y):
+        rate = torch.full_like(y, lr)
+        state, g = client.init(y, rate), torch.zeros_like(y)
+        for k, slope in enumerate(gradients):
+            recorded = torch.full_like(y, slope), torch.zeros_like(y)
+            g, _ = client.step(lambda *_, found=recorded: found, state, rate, y, Batch(y, y, None, k))
+        return End(client, state, rate, len(gradients) * rate, torch.zeros_like(y), g)
+
+    return go
+
+
+def end_of(walk, real=0, rule=None):
+    """Where a walk of so many real steps ends, with what the rule does around it."""
     y = torch.zeros(1, 1, dtype=torch.float64)
-    state, at = client.init(y), place(client, 1, lr)
-    for g in gradients:
-        client.step(y, torch.full_like(y, g), state, at)
-    return y, state, at
+    one = torch.ones_like(y)
+    me = Me(y[0].clone(), Facts(), real * one, one, one, one, site=None)
+    walk(y) if rule is None else rule.walk(walk, me, y)
+    return y
 
 
 @few
@@ -38,14 +47,8 @@ def run_steps(client, gradients, lr=0.1):
 def test_1_the_closed_form_is_as_many_zero_gradient_steps(momentum, nesterov, real, guesses):
     client = fk.SGD(0.1, momentum=momentum, nesterov=nesterov)
     slopes = [math.sin(k + 1) for k in range(real)]
-    by_hand, state, at = run_steps(client, slopes)
-    for _ in range(guesses):
-        client.step(by_hand, torch.zeros_like(by_hand), state, at)
-    guessed, state, at = run_steps(client, slopes)
-    at.state = Rows(state)
-    at.scalars["steps"] = torch.full((1, 1), float(real), dtype=torch.float64)
-    rule = fk.Guess(guesses)
-    rule.extra(guessed, at.of(rule))
+    by_hand = end_of(run_steps(client, slopes + [0.0] * guesses))
+    guessed = end_of(run_steps(client, slopes), real, fk.Guess(guesses))
     assert guessed.item() == pytest.approx(by_hand.item(), rel=1e-12, abs=1e-12)
 
 
@@ -58,12 +61,9 @@ def coefficients(momentum, real, guesses):
 @given(st.floats(0.0, 0.99), counts, st.integers(0, 30))
 def test_2_lemma_1_gives_the_point_and_the_norm(momentum, real, guesses):
     client, slopes = fk.SGD(0.1, momentum=momentum), [math.cos(k) for k in range(real)]
-    y, state, at = run_steps(client, slopes)
     rules = [fk.Guess(guesses)] if momentum else []
+    y = end_of(run_steps(client, slopes), real, *rules)
     a = coefficients(momentum, real, guesses if momentum else 0)
-    at.state = Rows(state)
-    for rule in rules:
-        rule.extra(y, at.of(rule))
     assert y.item() == pytest.approx(-0.1 * sum(ak * g for ak, g in zip(a, slopes, strict=True)), rel=1e-12, abs=1e-12)
     q = guesses if momentum else 0
     closed = (real - momentum ** (q + 1) * (1 - momentum**real) / (1 - momentum)) / (1 - momentum)
@@ -95,9 +95,9 @@ class Ends(fk.Rule):
     def __init__(self):
         self.points = {}
 
-    def finish(self, y, at):
-        self.points |= {int(client): row.item() for client, row in zip(at.clients, y, strict=True)}
-        return fk.Upload(), {}
+    def finish(self, y, end, me):
+        self.points |= {int(client): row.item() for client, row in zip(me.site.clients, y, strict=True)}
+        return fk.Up()
 
 
 def test_3_a_client_with_nothing_left_to_guess_keeps_its_bits_beside_guessing_neighbours():
@@ -128,11 +128,8 @@ def test_5_the_coefficients_are_the_first_of_a_longer_real_run(momentum, real, g
     which %= real
     client = fk.SGD(1.0, momentum=momentum)
     one = [float(k == which) for k in range(real)]
-    y, state, at = run_steps(client, one, lr=1.0)
-    at.state = Rows(state)
-    rule = fk.Guess(guesses)
-    rule.extra(y, at.of(rule))
-    longer, _, _ = run_steps(client, one + [0.0] * guesses, lr=1.0)
+    y = end_of(run_steps(client, one, lr=1.0), real, fk.Guess(guesses))
+    longer = end_of(run_steps(client, one + [0.0] * guesses, lr=1.0))
     assert y.item() == pytest.approx(longer.item(), rel=1e-11)
 
 

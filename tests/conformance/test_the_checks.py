@@ -9,6 +9,8 @@ import torch
 import fedkeel as fk
 from fedkeel import conformance
 from fedkeel.conformance import quadratics, toy, toy_world, witnessed
+from fedkeel.engine import threads
+from fedkeel.messages import cost
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,37 +20,37 @@ class Anchor(fk.Rule):
     pull: float = 0.1
     keep: float = 0.5
 
-    def server_init(self, x, at):
+    def init(self, x, lr):
         return {"mean": x.clone(), "rounds": x.new_zeros(())}
 
-    def send(self, server, at):
+    def send(self, server, view):
         return {"mean": server["mean"], "rounds": server["rounds"]}
 
-    def client_init(self, x, at):
-        return {"own": x.clone()}
+    def remember(self, me):
+        return {"own": me.x.clone()}
 
-    def gradient(self, g, y, at):
-        return g + self.pull * (y - 0.5 * (at.sent["mean"] + at.memory["own"]))
+    def gradient(self, g, y, me):
+        return g + self.pull * (y - 0.5 * (me.sent["mean"] + me.memory["own"]))
 
-    def finish(self, y, at):
-        own = self.keep * at.memory["own"] + (1 - self.keep) * y
-        return fk.Upload(move=y - at.x, scalars={"steps": at.steps}), {"own": own}
+    def finish(self, y, end, me):
+        own = self.keep * me.memory["own"] + (1 - self.keep) * y
+        return fk.Up(mean={"move": y - me.x}, scalars={"steps": me.steps}, memory={"own": own})
 
-    def server_step(self, server, up, at):
-        return {"mean": server["mean"] + up.mean("move"), "rounds": server["rounds"] + 1}
+    def serve(self, server, up, view):
+        return {"mean": server["mean"] + up.mean("move"), "rounds": server["rounds"] + 1}, up.delta
 
 
 class OneRow(Anchor):
     """Wrong along the client axis: everybody is corrected by the first client's memory."""
 
-    def gradient(self, g, y, at):
-        return g + self.pull * (y - at.memory["own"][:1])
+    def gradient(self, g, y, me):
+        return g + self.pull * (y - me.memory["own"][:1])
 
 
 class Racy(fk.Rule):
     """Wrong across workers: depends on which thread it runs in."""
 
-    def gradient(self, g, y, at):
+    def gradient(self, g, y, me):
         return g * (1 if threading.current_thread() is threading.main_thread() else 1.001)
 
 
@@ -58,12 +60,9 @@ class Forgetful(fk.Rule):
     def __init__(self):
         self.rounds = 0
 
-    def server_step(self, server, up, at):
+    def serve(self, server, up, view):
         self.rounds += 1
-        return server
-
-    def update(self, delta, server, at):
-        return delta * self.rounds
+        return server, up.delta * self.rounds
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,8 +75,8 @@ class Dead(fk.Rule):
 class Smuggler(fk.Rule):
     """Wrong in its traffic: sends a vector up as if it were derived."""
 
-    def finish(self, y, at):
-        return fk.Upload(derived={"secret": y}), {}
+    def finish(self, y, end, me):
+        return fk.Up(derived={"secret": y})
 
 
 def with_rule(rule):
@@ -116,7 +115,7 @@ def test_a_knob_without_another_value_is_asked_for():
 
 def test_a_wrong_gradient_is_caught():
     with pytest.raises(AssertionError, match="not the slope"):
-        conformance.check_gradient(fk.Proximal(0.5), lambda y, at: 0.5 * ((y - at.x) ** 2).sum(1, keepdim=True))
+        conformance.check_gradient(fk.Proximal(0.5), lambda y, me: 0.5 * ((y - me.x) ** 2).sum(1, keepdim=True))
 
 
 def test_a_rule_without_a_penalty_is_asked_for_one():
@@ -125,7 +124,7 @@ def test_a_rule_without_a_penalty_is_asked_for_one():
 
 
 def test_uncounted_bytes_are_caught(monkeypatch):
-    monkeypatch.setattr(conformance.wire, "count_upload", lambda part, *rest: part.count("bytes_up", 1))
+    monkeypatch.setattr(threads, "cost", lambda *messages: cost(*messages) | {"bytes_up": 1})
     with pytest.raises(AssertionError, match="bytes_up"):
         conformance.check_bytes("fedavg")
 

@@ -7,7 +7,7 @@ import torch
 import fedkeel as fk
 from fedkeel.conformance import MODES, quadratics, witnessed
 from fedkeel.optim import Optimizer
-from fedkeel.weights import lengths
+from fedkeel.response import lengths
 
 STEPS = (2, 4)
 WORLD = fk.World(cohort="all", budget=lambda t, i: STEPS[i], expected_steps=9)
@@ -34,9 +34,9 @@ def trajectory(algorithm, mode, rounds):
     seen = []
 
     class Watch(fk.Rule):
-        def server_step(self, server, up, at):
-            seen.append(at.x.item())
-            return server
+        def serve(self, server, up, view):
+            seen.append(view.x.item())
+            return server, up.delta
 
     known = fk.algorithm(algorithm)
     whole = fk.Algorithm(known.client, [*known.rules, Watch()], known.server, known.weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,8 +35,6 @@ class Widths(Capacity):
     rates: Any = "1/0.5/0.25/0.125/0.0625"
     scaler: bool = True
     statistics: int | str = 2000
-
-    reference: ClassVar[str] = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", numbers(self.rates))
@@ -76,9 +74,3 @@ class Widths(Capacity):
     def evaluating(self, models: Sequence[FlatModel], task: Task) -> Any:
         size = len(task.data.x) if self.statistics == "all" else int(self.statistics)
         return settled(models, task.data.x, size)
-
-    def box(self) -> dict[str, str]:
-        rates = ", ".join(f"{rate:g}" for rate in self.rates)
-        scaled = "\nactivations divided by the rate before each normalisation" if self.scaler else ""
-        send = f"client i receives x_i = x[the first ceil(rate w) of the w channels of each layer], rates {rates}"
-        return super().box() | {"send": send, "start": f"normalisation by the batch alone{scaled}"}

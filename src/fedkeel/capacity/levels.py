@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -43,8 +43,6 @@ class Capacity:
 
     shares: Any = None
     assign: str | Given = "fixed"
-
-    reference: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", numbers(self.shares))
@@ -130,13 +128,6 @@ class Capacity:
     def scores(self, task: Task, output: Tensor, target: Tensor) -> dict[str, float | None]:
         """The columns of an evaluation beside the loss."""
         return {"accuracy": task.accuracy(output, target)}
-
-    def box(self) -> dict[str, str]:
-        """For `explain`, by hook."""
-        return {
-            "send": "client i receives x_i = x[index of its level]",
-            "server_step": "element by element, over the clients that trained it; where nobody did, Delta = 0",
-        }
 
     def parameters(self) -> dict[str, Any]:
         """Name and values, for the configuration."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -34,8 +34,6 @@ class Exits(Capacity):
 
     ratios: Any = None
     scaler: bool = True
-
-    reference: ClassVar[str] = "Ilhan, Su & Liu 2023, ScaleFL: resource-adaptive federated learning (CVPR)"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ratios", numbers(self.ratios))
@@ -79,10 +77,3 @@ class Exits(Capacity):
     def scores(self, task: Task, output: Tensor, target: Tensor) -> dict[str, float | None]:
         at = {f"accuracy_exit{i}": task.accuracy(z, target) for i, z in enumerate(output.unbind(1), 1)}
         return {"accuracy": at[f"accuracy_exit{output.shape[1]}"]} | at
-
-    def box(self) -> dict[str, str]:
-        send = "client i receives x_i = x[exits 1..L, the first floor(ratio w) of the w channels of each layer]"
-        return super().box() | {
-            "send": send,
-            "loss": "loss <- sum_l l loss(z_l) / (L (L + 1) / 2),  z_l at exit l of L",
-        }

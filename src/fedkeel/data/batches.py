@@ -49,11 +49,12 @@ class Batches:
         augment: Augment | None = None,
     ) -> None:
         self.data, self.augment, self.clients, self.seed, self.round = data, augment, clients, seed, round
-        sizes = data.sizes(clients)
+        self.sizes = sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
-        self.longest = int(steps[0])
-        # how many clients do step k, a prefix: ascending, so that one search answers for all k
-        self.counts = (len(steps) - np.searchsorted(steps[::-1], np.arange(self.longest + 1), side="right")).tolist()
+        self.steps, self.longest = steps, int(steps[0])
+        # how many clients do step k: a prefix, since the longest budgets stand first; one search answers for all k
+        done = np.searchsorted(steps[::-1], np.arange(self.longest + 1), side="right")
+        self.active: list[int] = (len(steps) - done).tolist()
         # Places beyond a client's own batch are padded with its first sample, which counts nothing.
         width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
@@ -74,11 +75,6 @@ class Batches:
         if (self.widths != width).any():
             real = np.arange(width) < self.widths[:, None]
             self.share = torch.from_numpy(real / self.widths[:, None]).to(data.x.device, _share_type(data))
-
-    def active(self, k: int) -> int:
-        """How many clients do step k: a prefix, since the longest budgets stand first."""
-        count: int = self.counts[k]
-        return count
 
     def at(self, k: int, active: int) -> Batch:
         """The batches of step k for the clients still in view."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ..flat import FlatModel
 from ..task import Task
-from . import client_axis
-from .gradients import Plain, lockstep
+from .gradients import lockstep
+from .gradients.lockstep import Plain, plain_gradients
 from .native import LOOSE, addresses, build, written
 
 REAL = {torch.float32: "float", torch.float64: "double"}
@@ -36,8 +36,8 @@ _Bool gradients(const real *y, const real *x, const int64_t *label, const real *
 def gradients(task: Task, model: FlatModel) -> Plain | None:
     """The clients' gradients by compiled C; None for what is no chain from plain numbers to classes, on a CPU."""
     x, y, flat = task.data.x, task.data.y, model.flat
-    chain = client_axis.chain(model.module)
-    if chain is None or not client_axis.is_cross_entropy(task.loss) or y.dtype != torch.int64 or y.ndim != 1:
+    chain = lockstep.chain(model.module)
+    if chain is None or not lockstep.is_cross_entropy(task.loss) or y.dtype != torch.int64 or y.ndim != 1:
         return None
     if flat.dtype not in REAL or x.dtype != flat.dtype or flat.device.type != "cpu":
         return None
@@ -47,7 +47,7 @@ def gradients(task: Task, model: FlatModel) -> Plain | None:
         return None
     inputs, real = x[0].numel(), flat.dtype
     text, room = source(chain.layers, inputs, real)
-    run, otherwise = build(text, LOOSE).gradients, lockstep(task, model)
+    run, otherwise = build(text, LOOSE).gradients, plain_gradients(task, model)
     run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
 
     def fits(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:

@@ -26,9 +26,10 @@ from torch.func import grad
 from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
-from . import chain, client_axis, convolution, pooling, recurrent
-from .gradients import Plain, Serial, lockstep, losses_of, mean, outputs_of
-from .lean import release
+from . import chain, convolution, pooling, recurrent
+from .gradients import Serial, lockstep
+from .gradients.lean import release
+from .gradients.lockstep import Plain, losses_of, mean, outputs_of, plain_gradients
 from .native import Layer
 
 PRIMES = (11, 7, 13, 17, 19, 23)  # sizes to translate with: torch takes equal sizes for the same one
@@ -45,7 +46,7 @@ def translate(task: Task, model: FlatModel, workers: int) -> tuple[list[Plain], 
     taken = {size for part in fixed for size in part.shape}
     sizes = [prime for prime in PRIMES if prime not in taken]
     samples = [_sample(task, model, *pair) for pair in (sizes[:2], (3, 5))]
-    plain = lockstep(task, model)
+    plain = plain_gradients(task, model)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's words to itself
@@ -137,7 +138,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     from torch.export import Dim, export
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    plain_layers, outputs = client_axis.chain(model.module), outputs_of(model)
+    plain_layers, outputs = lockstep.chain(model.module), outputs_of(model)
 
     def total(y: Tensor, x: Tensor, target: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         loss = mean(losses_of(task, outputs(y, x), target), share)
@@ -146,8 +147,8 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
     clients, batch = Dim("clients", min=2, max=MOST), Dim("batch", min=2, max=MOST)
     free = {name: {0: clients} if name == "y" else {0: clients, 1: batch} for name in ("y", "x", "target", "share")}
     # Operations on tensors alone: no vmap, no autograd.
-    by_hand = plain_layers is not None and client_axis.is_cross_entropy(task.loss)
-    source = lockstep(task, model) if by_hand else grad(total, has_aux=True)
+    by_hand = plain_layers is not None and lockstep.is_cross_entropy(task.loss)
+    source = plain_gradients(task, model) if by_hand else grad(total, has_aux=True)
     plain = make_fx(source, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*sample)
     text = f"{plain.code} {[(part.shape, part.dtype, part.device) for part in sample]}"
     holds = any(node.op == "get_attr" for node in plain.graph.nodes)  # constants, which are not in the text
@@ -161,7 +162,7 @@ def _by_torch(task: Task, model: FlatModel, sample: tuple[Tensor, ...], copies: 
             if not holds:
                 TRANSLATED[text] = package.read_bytes()
         runs = [load_package(package, run_single_threaded=True).loader.run for _ in range(copies)]
-    return [_call(run, lockstep(task, model.replica())) for run in runs]  # each worker alone with its module
+    return [_call(run, plain_gradients(task, model.replica())) for run in runs]  # each worker alone with its module
 
 
 def _call(run: Any, otherwise: Plain) -> Plain:

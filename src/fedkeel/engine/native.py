@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..flat import FlatModel
-from .lean import is_plain, special
+from .gradients.lean import is_plain, special
 
 # Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")

@@ -10,8 +10,9 @@ import torch
 from ..data.batches import Batch
 from ..flat import FlatModel
 from ..task import Task
-from .gradients import Batched, Serial, no_client_axis
-from .lean import lean, release
+from .choose import no_client_axis
+from .gradients import Lockstep, Serial
+from .gradients.lean import lean, release
 
 CLIENTS = 8  # in lockstep while it is tried; a larger cohort gains a little more
 PATIENCE = 0.15  # seconds for each way, beside the first call
@@ -31,7 +32,7 @@ def probe(
     width = min(task.batch_size or 20, len(task.data.x) // CLIENTS)
     index = torch.arange(CLIENTS * width, device=task.data.x.device).view(CLIENTS, width)
     x, y = task.data.x[index], task.data.y[index]
-    batched, serial = Batched(task, model.replica()), Serial(task, model, lean(model))
+    batched, serial = Lockstep(task, model.replica()), Serial(task, model, lean(model))
     if install is not None:
         install(model)
     one, all_ = serial.start(model.flat.clone(), 1), batched.start(model.flat, CLIENTS)

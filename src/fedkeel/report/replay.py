@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..data.show import holdings
 from ..errors import FedkeelError
 from ..run import checkpoint as files
-from ..run import training
+from ..run.config import DTYPES, task_of, world_of
 from ..task import Task
 from ..world import Ask, Epochs, World
 from .runs import Group, Ran
@@ -33,7 +33,7 @@ Panel = dict[str, Any]
 def panels(groups: list[Group]) -> dict[str, Panel]:
     """The pictures of clients, from the first run (the accuracies: from the first run of every arm)."""
     first = groups[0].runs[0]
-    task, why = _attempt(lambda: training.task_of(first.config))
+    task, why = _attempt(lambda: task_of(first.config))
     if task is None:
         missing = {"why": f"The task could not be made again: {why}"}
         return dict.fromkeys(("participation", "budgets", "labels", "accuracies"), missing)
@@ -59,7 +59,7 @@ def _or_why(make: Callable[[], dict[str, Panel]], *names: str) -> dict[str, Pane
 
 def visits(run: Ran, task: Task) -> dict[str, Panel]:
     """How often clients took part, and the steps they had, in the rounds of one run."""
-    world, data, config = training.world_of(run.config), task.data, run.config
+    world, data, config = world_of(run.config), task.data, run.config
     done = int(run.history[-1]["round"])
     rounds = min(done, max(1, VISITS // world.size(len(data))))
     times, steps = np.zeros(len(data), dtype=np.int64), []
@@ -161,7 +161,7 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     """Of the saved model, on at most `SAMPLES` samples of at most `CLIENTS` clients."""
     if why := _not_the_saved_one(run.config.get("parameters", {})):
         raise ValueError(why)
-    dtype = training.DTYPES[run.config["dtype"]]
+    dtype = DTYPES[run.config["dtype"]]
     cast = task.cast(dtype, "cpu")
     model = cast.adopt(run.config["seed"], dtype, "cpu")
     files.load_model(run.folder, model)

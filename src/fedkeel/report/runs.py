@@ -12,10 +12,13 @@ from ..errors import InputError, is_count
 from ..run import checkpoint as files
 from ..run import history as rows
 from ..run import training
+from ..run.config import RunConfig
 from ..run.history import History
+from ..settings import settings
 
-# What must be equal for two runs to be repetitions of one another.
-SETTINGS = ("task", "algorithm", "parameters", "world", "rounds", "batch_size", "dtype", "target", "eval_samples")
+# What must be equal for two runs to be repetitions of one another: all but the seed and how a run is carried out.
+FREE = {"seed", "eval_every", "engine", "compile", "device", "checkpoint_every", "diagnose"}
+SETTINGS = ("task", "algorithm", "parameters", "world", *(name for name in settings(RunConfig) if name not in FREE))
 
 
 @dataclass(frozen=True)

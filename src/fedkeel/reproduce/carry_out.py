@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from .. import compare, study
 from ..errors import InputError, MissingExtra
 from ..run import checkpoint as files
+from ..run.config import SharedConfig
 from ..run.history import Row
 from ..study import Study
 from .plan import Arm, Panel, Plan
@@ -104,10 +105,8 @@ def _tune(panel: Panel, out: Path, watch: Watch) -> dict[str, dict[str, float]]:
 
 
 def _study(panel: Panel, arm: Arm, texts: Iterable[str], seeds: list[int], out: Path, watch: Watch) -> Runs:
-    made = Study(
-        panel.task, list(dict.fromkeys(texts)), panel.world(arm), panel.rounds, seeds, panel.batch_size, panel.lr,
-        target=panel.target, eval_every=panel.eval_every, checkpoint_every=20,
-    )  # fmt: skip
+    settings = panel.plain() | {"checkpoint_every": 20}
+    made = Study(panel.task, list(dict.fromkeys(texts)), panel.world(arm), seeds, **settings)
     _same_settings(made, out)
     with watch(made) as watcher:
         done = study.carry_out(made, out, watcher.row, watcher.began)
@@ -119,7 +118,8 @@ def _same_settings(made: Study, out: Path) -> None:
     if not (out / "config.json").exists():
         return
     free = ("algorithms", "seeds", "fedkeel")  # each run has a folder of its own
-    before, now = files.read_json(out / "config.json"), json.loads(json.dumps(made.config()))
+    before = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
+    now = json.loads(json.dumps(made.config()))
     changed = [key for key in now if key not in free and before.get(key) != now[key]]
     if changed:
         raise InputError(f"The runs in {out} were made with another {changed[0]}; remove them to run again.")

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..compare import interval
 from ..run import checkpoint as files
+from ..run.config import SharedConfig
 from . import plan as plans
 from .carry_out import Measured
 from .plan import COSTS, Panel, Plan
@@ -84,6 +85,8 @@ def settings(panel: Panel) -> str:
     }  # fmt: skip
     told = [f"{name} {value}" for name, value in given.items() if value is not None]
     told += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}", f"seeds {seeds}"]
+    usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
+    told += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
     return f"`{panel.task}`, " + ", ".join(told)
 
 

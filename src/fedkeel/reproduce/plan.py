@@ -16,7 +16,8 @@ panel; at the small scale `[defaults.small]` and `[panel.small]` change what the
                     `paper` does not give it), metric (where it is another one), control (the arm that would explain
                     the gain away). than may be a list, or "all": every other arm of the paper
     seeds           [first, how many]
-    rounds, cohort, budget, expected_steps, batch_size, lr, target, eval_every        of the runs
+    rounds, ...     every setting of `SharedConfig`
+    cohort, budget, expected_steps        of the runs' world
     tuning_seed     seed on which the best of a grid is chosen; it is not reported
     tuned_on        the panel whose choices are taken over; "" for none, where the paper's scale has one
     stand_in        what takes the place of data that are not here
@@ -34,9 +35,11 @@ from importlib.resources import files
 from typing import Any
 
 from .. import grammar, tasks
-from ..errors import InputError, check, is_count, is_number, unknown
+from ..errors import InputError, check, is_number, unknown
+from ..run.config import SharedConfig
+from ..settings import check_settings
 from ..study import folder_name
-from ..world import World, parse_budget
+from ..world import World
 from . import SCALES
 
 COSTS = ("rounds", "gradients", "samples", "megabytes")  # less is better
@@ -86,14 +89,13 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Panel(SharedConfig):
     """One part of a table, at one scale."""
 
     name: str
     task: str
     arms: dict[str, Arm]
     claims: list[Claim]
-    rounds: int
     seeds: list[int]
     metric: str = "rounds"
     controls: Sequence[str] = ()
@@ -101,11 +103,7 @@ class Panel:
     cohort: int | float | str | None = None
     budget: str | None = None
     expected_steps: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    target: float | None = None
     quality_of: str | None = None
-    eval_every: int = 1
     tuning_seed: int | None = None
     tuned_on: str | None = None
     stand_in: str | None = None
@@ -113,7 +111,7 @@ class Panel:
 
     def __post_init__(self) -> None:
         owner = f"panel {self.name}"
-        check(is_count(self.rounds), owner, "rounds", "an integer >= 1", self.rounds)
+        check_settings(self, owner)
         check(len(self.seeds) > 1, owner, "seeds", "at least two", self.seeds)
         check(self.metric in METRICS, owner, "metric", f"one of {', '.join(METRICS)}", self.metric)
         goal = is_number(self.target) != (self.quality_of is not None)
@@ -139,7 +137,7 @@ class Panel:
     def world(self, arm: Arm | None = None) -> World:
         """Who takes part with how many steps, for an arm that may have a budget of its own."""
         budget = self.budget if arm is None or arm.budget is None else arm.budget
-        return World(self.cohort, None if budget is None else parse_budget(budget), self.expected_steps)
+        return World.from_parameters({"cohort": self.cohort, "budget": budget, "expected_steps": self.expected_steps})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Rule
+from ..rule import Rule
 from .contrastive import Contrastive
 from .control_variates import Scaffold
 from .distillation import SelfDistillation

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ..algorithm import Algorithm, At, Memory, Rule
-from ..errors import InputError, check, is_number
-from ..flat import halves, seeded
-from ..wire import Upload
-
-if TYPE_CHECKING:
-    from ..task import Task
-    from ..world import World
+from ..errors import check, is_number
+from ..rule import End, Losses, Me, Rule, Tensors, Up
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,48 +36,26 @@ class Contrastive(Rule):
     mu: float = 1.0
     temperature: float = 0.5
 
-    reference: ClassVar[str] = "Li, He & Song 2021, Model-contrastive federated learning (arXiv 2103.16257)"
-    formulas: ClassVar[dict[str, str]] = {
-        "loss": "loss <- loss + mu * -log(e^a / (e^a + e^b)),  a = cos(z, z_received)/T,  b = cos(z, z_previous)/T"
-    }
-    keeps: ClassVar[dict[str, Any]] = {"client": ("previous",)}
+    represents: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
         check(is_number(self.temperature) and self.temperature > 0, self, "temperature", "> 0", self.temperature)
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        return {"previous": x}
+    def remember(self, me: Me) -> Tensors:
+        return {"previous": me.x}
 
-    def loss(self, z: Tensor, at: At) -> Tensor | None:
+    def loss(self, f: Losses, me: Me, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
+        losses = f(z, output, target)
         if not self.mu:
-            return None
-        previous = at.memory["previous"]
-        received = at.represent(at.x.expand_as(previous))
-        return self.mu * contrast(z, received, at.represent(previous), self.temperature)
+            return losses
+        assert z is not None
+        previous = me.memory["previous"]
+        received = me.site.represent(me.x.expand_as(previous))
+        return losses + self.mu * contrast(z, received, me.site.represent(previous), self.temperature)
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return Upload(), {"previous": y}
-
-    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
-        module = seeded(0, task.model).eval()
-        cut = halves(module)
-        if cut is not None and isinstance(cut[0], nn.Module) and not list(cut[0].parameters()):
-            cut = None  # z would be the input itself, which no training shapes
-        if cut is None:
-            lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
-            raise InputError(
-                f"MOON compares representations, and {type(module).__name__} has no {' and no '.join(lacks)}: give the "
-                "model represent(x) -> z and classify(z) -> output, with forward(x) = classify(represent(x))."
-            )
-        represent, classify = cut
-        x, like = task.data.x[:2], next(module.parameters())
-        x = x.to(like) if x.is_floating_point() else x.to(like.device)
-        with torch.no_grad():
-            same = torch.allclose(module(x), classify(represent(x)))
-        if not same:
-            raise InputError(f"{type(module).__name__}.forward(x) is not classify(represent(x)), which MOON relies on.")
-        return self
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up(memory={"previous": y})
 
 
 def contrast(z: Tensor, toward: Tensor, away: Tensor, temperature: float) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, zeros_like
 
-from ..algorithm import Algorithm, At, Memory, Rule
 from ..errors import check
-from ..optim import SGD
-from ..wire import Reports, Upload
+from ..rule import End, Me, Rule, Tensors, Up, View
+
+if TYPE_CHECKING:
+    from ..aggregate import Reports
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,10 +31,6 @@ class Scaffold(Rule):
     control: str = "difference"
     rebuild: bool = False
 
-    reference: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD (arXiv 1910.06378)"
-    averages: ClassVar[tuple[str, ...]] = ("mean",)
-    keeps: ClassVar[dict[str, Any]] = {"server": ["c"], "client": ["c_i"]}
-
     def __post_init__(self) -> None:
         check(self.option in (1, 2), self, "option", "1 or 2", self.option)
         kinds = ("difference", "gradient_mean")
@@ -43,53 +40,34 @@ class Scaffold(Rule):
         derivable = self.option == 2 and self.control == "difference"
         check(not self.rebuild or derivable, self, "rebuild", "false unless option=2,control=difference", self.rebuild)
 
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        new = {
-            (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
-            (2, "gradient_mean"): "mean of the J_i raw gradients",
-            (1, "difference"): "full gradient of f_i at x",
-        }[self.option, self.control]
-        return {
-            "gradient": "g <- g + (c - c_i)",
-            "finish": f"c_i' = {new};   send c_i' - c_i;   c_i <- c_i'",
-            "server_step": "c <- c + (1/N) sum_i (c_i' - c_i)",
-        }
-
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+    def init(self, x: Tensor, lr: float) -> Tensors:
         return {"c": zeros_like(x)}
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        return {"ci": zeros_like(x)}
+    def send(self, server: Tensors, view: View) -> Tensors:
+        return server
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
-        return {"c": server["c"]}
+    def remember(self, me: Me) -> Tensors:
+        return {"ci": zeros_like(me.x)}
 
-    def start(self, y: Tensor, at: At) -> None:
-        at.scratch["correction"] = at.sent["c"] - at.memory["ci"]
+    def start(self, me: Me) -> Tensors:
+        correction = me.sent["c"] - me.memory["ci"]
+        return {"correction": correction} | ({"sum": zeros_like(correction)} if self.control == "gradient_mean" else {})
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        if self.control == "gradient_mean":
-            at.scratch["sum"] = at.scratch["sum"] + g if at.k else g.clone()
-        return g.add_(at.scratch["correction"])
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        if self.control == "gradient_mean" and me.site.is_own(y):
+            me.notes["sum"].add_(g)
+        return g.add_(me.notes["correction"])
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
         if self.option == 2 and self.control == "difference":
-            assert at.moved is not None
-            change = (at.moved / -at.lr_sum).sub_(at.sent["c"])
-            new = at.memory["ci"].add_(change)
+            assert end.moved is not None
+            change = (end.moved / -end.lr_sum).sub_(me.sent["c"])
+            new = me.memory["ci"].add_(change)
         else:
-            new = at.full_gradient(at.x) if self.option == 1 else at.scratch["sum"] / at.steps
-            change = new - at.memory["ci"]
-        return Upload(derived={"dc": change}) if self.rebuild else Upload(dc=change), {"ci": new}
+            new = me.site.full_gradient(me.x) if self.option == 1 else me.notes["sum"] / me.steps
+            change = new - me.memory["ci"]
+        vector = {"dc": change}
+        return Up(derived=vector, memory={"ci": new}) if self.rebuild else Up(mean=vector, memory={"ci": new})
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        return {"c": server["c"] + at.fraction * up.mean("dc")}
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        client = algorithm.client
-        if isinstance(client, SGD) and client.momentum:
-            return "SCAFFOLD reads gradients off the distance covered, which momentum stretches; give momentum=0."
-        if type(client).__name__ in ("Adam", "Yogi", "Adagrad"):
-            return "SCAFFOLD reads gradients off the distance covered; use SGD clients (client=sgd)."
-        return None
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        return {"c": server["c"] + view.fraction * up.mean("dc")}, up.delta

@@ -8,9 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, At, Rule
-from ..capacity import Exits
 from ..errors import check, is_number
+from ..rule import Losses, Me, Rule
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,10 +31,7 @@ class SelfDistillation(Rule):
     mean: str = "elements"
     detach: bool = False
 
-    reference: ClassVar[str] = Exits.reference
-    formulas: ClassVar[dict[str, str]] = {
-        "loss": "loss <- loss + sum_{l<L} l gamma T^2 KL(softmax(z_L/T) || softmax(z_l/T)) / (L (L + 1) / 2)"
-    }
+    keeps_linear: ClassVar[bool] = True  # it changes the objective; steps stay a fixed combination of its gradients
 
     def __post_init__(self) -> None:
         check(is_number(self.gamma) and self.gamma >= 0, self, "gamma", ">= 0", self.gamma)
@@ -44,10 +40,12 @@ class SelfDistillation(Rule):
         check(self.mean in ("elements", "batch"), self, "mean", "'elements' or 'batch'", self.mean)
         check(isinstance(self.detach, bool), self, "detach", "true or false", self.detach)
 
-    def loss(self, z: Tensor, at: At) -> Tensor | None:
-        if not self.gamma or at.round <= self.after * at.rounds or z.shape[-2] == 1:
-            return None
-        return self.gamma * self.divergence(z)
+    def loss(self, f: Losses, me: Me, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
+        losses = f(z, output, target)
+        early = me.facts.round <= self.after * me.facts.rounds
+        if not self.gamma or early or output.shape[-2] == 1:
+            return losses
+        return losses + self.gamma * self.divergence(output)
 
     def divergence(self, z: Tensor) -> Tensor:
         """The weighted T^2 KL of scores `[..., exits, classes]`, one value per sample."""
@@ -58,11 +56,3 @@ class SelfDistillation(Rule):
         l = torch.arange(1, exits, dtype=z.dtype, device=z.device)  # noqa: E741 - the paper's letter
         total = (l * kl).sum(-1) * self.temperature**2 / (exits * (exits + 1) / 2)
         return total / classes if self.mean == "elements" else total
-
-    def shadow(self, s: Tensor) -> Tensor:
-        return torch.zeros_like(s)  # it belongs to the objective; steps stay a fixed combination of its gradients
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        if isinstance(algorithm.capacity, Exits):
-            return None
-        return "Self-distillation is between early exits; use it with a capacity of exits, as scalefl does."

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, zeros_like
 
-from ..algorithm import Algorithm, At, Memory, Rule
 from ..errors import check, is_number
-from ..optim import SGD
-from ..wire import Reports, Upload
+from ..rule import End, Me, Rule, Tensors, Up, View
 
-
-def _own_server(algorithm: Algorithm, name: str) -> str | None:
-    server = algorithm.server
-    plain = isinstance(server, SGD) and server.lr == 1 and not server.momentum
-    return None if plain else f"{name} has a server step of its own; leave server_lr=1 and the plain server."
+if TYPE_CHECKING:
+    from ..aggregate import Reports
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,57 +30,36 @@ class FedDyn(Rule):
     adaptive: bool = False
     evaluate: str = "server"
 
-    reference: ClassVar[str] = "Acar et al. 2021, Federated learning based on dynamic regularization (arXiv 2111.04263)"
-    averages: ClassVar[tuple[str, ...]] = ("mean",)
-    keeps: ClassVar[dict[str, Any]] = {"server": ["h"], "client": ["g_i"]}
-
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        own, told = ("alpha_i", "        alpha_i = alpha (mean of n) / n_i") if self.adaptive else ("alpha", "")
-        return {
-            "gradient": f"g <- g - g_i + {own} (y - x){told}",
-            "finish": f"g_i <- g_i - {own} (y - x)",
-            "server_step": "h <- h - (alpha / N) sum_i (y_i - x)        (the paper's bracket leaves x outside the sum)",
-            "update": "Delta <- Delta - h / alpha",
-        }
-
     def __post_init__(self) -> None:
         check(is_number(self.alpha) and self.alpha > 0, self, "alpha", "> 0", self.alpha)
         check(isinstance(self.adaptive, bool), self, "adaptive", "true or false", self.adaptive)
         check(self.evaluate in ("server", "cohort"), self, "evaluate", "'server' or 'cohort'", self.evaluate)
 
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+    def init(self, x: Tensor, lr: float) -> Tensors:
         return {"h": zeros_like(x)}
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        return {"gi": zeros_like(x)}
+    def remember(self, me: Me) -> Tensors:
+        return {"gi": zeros_like(me.x)}
 
-    def _alpha(self, at: At) -> Tensor:
-        return self.alpha * (at.mean_samples / at.samples if self.adaptive else torch.ones_like(at.samples))
+    def start(self, me: Me) -> Tensors:
+        alpha = self.alpha * (me.facts.mean_samples / me.samples if self.adaptive else torch.ones_like(me.samples))
+        return {"alpha": alpha, "fixed": torch.addcmul(me.memory["gi"], me.x, alpha)}  # what no step changes
 
-    def start(self, y: Tensor, at: At) -> None:
-        at.scratch["fixed"] = torch.addcmul(at.memory["gi"], at.x, self._alpha(at))  # what no step of the round changes
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return g.sub_(me.notes["fixed"]).addcmul_(y, me.notes["alpha"])
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g.sub_(at.scratch["fixed"]).addcmul_(y, self._alpha(at))
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        assert end.moved is not None
+        new = me.memory["gi"].addcmul_(end.moved, me.notes["alpha"], value=-1)
+        return Up(derived={"moved": end.moved}, memory={"gi": new})
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        assert at.moved is not None
-        new = at.memory["gi"].addcmul_(at.moved, self._alpha(at), value=-1)
-        return Upload(derived={"moved": at.moved}), {"gi": new}
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        h = server["h"] - self.alpha * view.fraction * up.mean("moved")
+        return {"h": h}, up.delta - h / self.alpha
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        return {"h": server["h"] - self.alpha * at.fraction * up.mean("moved")}
-
-    def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
-        return delta - server["h"] / self.alpha
-
-    def eval_params(self, x: Tensor, server: dict[str, Tensor]) -> dict[str, Tensor]:
+    def models(self, x: Tensor, server: Tensors) -> Tensors:
         cohort = x + server["h"] / self.alpha  # the mean of the cohort's models
         return {"": x, "cohort": cohort} if self.evaluate == "server" else {"": cohort, "server": x}
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        return _own_server(algorithm, "FedDyn")
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,39 +73,25 @@ class AdaBest(Rule):
     mu: float = 0.01
     beta: float = 0.9
 
-    reference: ClassVar[str] = "Varno et al. 2022, AdaBest (arXiv 2204.13170)"
-    formulas: ClassVar[dict[str, str]] = {
-        "gradient": "g <- g - h_i",
-        "finish": "h_i <- h_i / (t - t_i) + mu (x - y);   t_i <- t        (t_i the last round client i took part in)",
-        "server_step": "avg <- x + Delta",
-        "update": "Delta <- Delta + beta (avg - previous avg)",
-    }
-    keeps: ClassVar[dict[str, Any]] = {"server": ["avg"], "client": ["h_i", "t_i"]}
-
     def __post_init__(self) -> None:
         check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
         check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
 
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+    def init(self, x: Tensor, lr: float) -> Tensors:
         return {"average": x, "push": zeros_like(x)}
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        return {"hi": zeros_like(x), "last": x.new_zeros(1)}
+    def remember(self, me: Me) -> Tensors:
+        return {"hi": zeros_like(me.x), "last": me.x.new_zeros(1)}
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g.sub_(at.memory["hi"]) if self.mu else g
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return g.sub_(me.memory["hi"]) if self.mu else g
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        new = at.memory["hi"] / (at.round - at.memory["last"]) + self.mu * (at.x - y)
-        return Upload(), {"hi": new, "last": zeros_like(at.memory["last"]) + at.round}
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        t, last = me.facts.round, me.memory["last"]
+        new = me.memory["hi"] / (t - last) + self.mu * (me.x - y)
+        return Up(memory={"hi": new, "last": zeros_like(last) + t})
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        assert at.delta is not None
-        average = at.x + at.delta
-        return {"average": average, "push": self.beta * (average - server["average"])}
-
-    def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
-        return delta + server["push"] if self.beta else delta
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        return _own_server(algorithm, "AdaBest")
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        average = view.x + up.delta
+        push = self.beta * (average - server["average"])
+        return {"average": average, "push": push}, up.delta + push if self.beta else up.delta

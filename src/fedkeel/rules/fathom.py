@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, At, Memory, Plan, Rule
 from ..errors import check, is_number
-from ..wire import Reports, Upload
+from ..messages import Facts, Plan
+from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
-    from ..task import Task
-    from ..world import Ints, World
+    from ..aggregate import Reports
+    from ..data.batches import Batch
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,9 +48,7 @@ class Fathom(Rule):
     batch_max: float = 5096
     steps: str = "ceil"
 
-    reference: ClassVar[str] = "Kan 2022, Federated hypergradient descent"
-    scalars_only: ClassVar[bool] = True
-    keeps: ClassVar[dict[str, Any]] = {"server": ("s", "lr", "epochs", "batch", "h", "phi")}
+    keeps_linear: ClassVar[bool] = True  # it only watches the steps
 
     def __post_init__(self) -> None:
         for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
@@ -64,77 +61,49 @@ class Fathom(Rule):
             low, high = self.bounds(name)
             check(is_number(low) and low >= least and low > 0, self, f"{name}_min", f">= {least} and > 0", low)
             check(is_number(high) and high >= low, self, f"{name}_max", f">= {name}_min", high)
-        self._within("epochs", self.epochs)
-        self._within("batch", self.batch_size)
-
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        return {
-            "plan": f"J_i = max(1, {self.steps}(E n_i / B)) steps with rate lr on batches of B",
-            "after_step": "phi_i <- min(phi_i, cos(g, x - y))",
-            "server_step": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
-            "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
-            "s <- (1 - smoothing) (-Delta) + smoothing s",
-        }
+        self.check_within("epochs", self.epochs)
+        self.check_within("batch", self.batch_size)
 
     def bounds(self, name: str) -> tuple[float, float]:
         """The least and the largest value of lr, epochs or batch."""
         return getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
 
-    def _within(self, name: str, start: float) -> None:
+    def check_within(self, name: str, start: float) -> None:
         low, high = self.bounds(name)
         key = "batch_size" if name == "batch" else name
         check(is_number(start) and low <= start <= high, self, key, f"in [{name}_min, {name}_max]", start)
 
-    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
-        assert isinstance(algorithm.client.lr, int | float)
-        self._within("lr", algorithm.client.lr)
-        return self
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        if algorithm.client.finds_rate:
-            return f"FATHOM tunes a rate that {type(algorithm.client).__name__} clients find by themselves; use sgd."
-        return None
-
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
-        start = {"lr": at.optimizer.lr, "epochs": self.epochs, "batch": self.batch_size, "h": 0, "phi": 0}
+    def init(self, x: Tensor, lr: float) -> Tensors:
+        start = {"lr": lr, "epochs": self.epochs, "batch": self.batch_size, "h": 0, "phi": 0}
         return {"s": torch.zeros_like(x)} | {k: torch.tensor(v, dtype=torch.float64) for k, v in start.items()}
 
-    def plan(self, plan: Plan, server: dict[str, Tensor], at: At) -> Plan:
-        epochs, batch = float(server["epochs"]), max(1, int(server["batch"] + 0.5))
-        rounded = np.ceil if self.steps == "ceil" else np.floor
-        slack = -1e-9 if self.steps == "ceil" else 1e-9  # binary rounding must not gain or lose a step
+    def plan(self, plan: Plan, server: Tensors, facts: Facts) -> Plan:
+        batch = max(1, int(server["batch"] + 0.5))
+        return Plan(float(server["lr"]), batch, float(server["epochs"]), self.steps)
 
-        def steps(samples: Ints) -> Ints:
-            count: Ints = np.maximum(1, rounded(epochs * samples / batch + slack)).astype(np.int64)
-            return count
-
-        return replace(plan, lr=float(server["lr"]), batch_size=batch, epochs=epochs, steps=steps)
-
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         return {"batch": server["batch"]}  # rate and steps travel anyway
 
-    def after_step(self, y: Tensor, at: At) -> None:
-        assert at.g is not None
-        now = cosine(at.g, at.x - y)
-        at.scratch["phi"] = now if at.k == 0 else torch.minimum(at.scratch["phi"], now)
+    def start(self, me: Me) -> Tensors:
+        return {"phi": torch.full_like(me.steps, torch.inf)}
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return Upload(scalars={"phi": at.scratch["phi"]}), {}
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g, value = go(y, batch)
+        me.notes["phi"].copy_(torch.minimum(me.notes["phi"], cosine(g, me.x - y)))
+        return g, value
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        assert at.delta is not None
-        d, s, a = -at.delta, server["s"], self.smoothing
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up(scalars={"phi": me.notes["phi"]})
+
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        d, s, a = -up.delta, server["s"], self.smoothing
         h, phi = cosine(d.double(), s.double())[0].cpu(), up.average("phi").double().cpu()
         growth = {"lr": self.gamma_lr * h, "epochs": self.gamma_epochs * (h + phi), "batch": -self.gamma_batch * phi}
         tuned = {name: (server[name] * g.exp()).clamp(*self.bounds(name)) for name, g in growth.items()}
-        return tuned | {"s": (1 - a) * d + a * s, "h": h, "phi": phi}
+        return tuned | {"s": (1 - a) * d + a * s, "h": h, "phi": phi}, up.delta
 
-    def report(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, float]:
+    def report(self, server: Tensors, up: Reports, view: View) -> dict[str, float]:
         return {"h": float(server["h"]), "phi": float(server["phi"])}
-
-    def shadow(self, s: Tensor) -> Tensor:
-        return torch.zeros_like(s)  # `after_step` only watches
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, At, Rule
 from ..errors import InputError, check, is_count, is_number
 from ..optim import SGD, Optimizer
-from ..weights import lengths
+from ..response import lengths
+from ..rule import End, Me, Rule, Walk
 
 if TYPE_CHECKING:
+    from ..algorithm import Algorithm
     from ..task import Task
     from ..world import World
 
@@ -41,10 +42,6 @@ class Guess(Rule):
     steps: str | float = "remaining"
     proxy: str | None = None
 
-    reference: ClassVar[str] = (
-        "Dhasade, Kermarrec & Pires, Guess what? Federated learning with guessed updates (arXiv 2110.11486; TPDS 2025)"
-    )
-
     def __post_init__(self) -> None:
         check(self.proxy in (None, "zero", "last"), self, "proxy", "'zero' or 'last'", self.proxy)
         if self.steps == math.inf:  # one spelling, so that refusals and configurations know one
@@ -55,14 +52,7 @@ class Guess(Rule):
             good = _share(text) is not None
         check(good, self, "steps", "'remaining', a number >= 0, a share such as '25%', or 'inf'", self.steps)
 
-    def box(self, algorithm: Algorithm) -> dict[str, str]:
-        client, steps = algorithm.client, str(self.steps)
-        q = {"remaining": "the steps the server expects - J_i, at least 0", "inf": "infinity"}.get(steps, steps)
-        q += f" ({WITH_LEVELS} where that is not known)" if steps == "remaining" and algorithm.capacity else ""
-        q += " of J_i" if steps.endswith("%") else ""
-        return {"extra": f"{client.guess_box(self.proxy_for(client) == 'zero')}        q = {q}"}
-
-    def count(self, real: Tensor, expected: int | None) -> Tensor:
+    def count(self, real: Tensor, expected: Tensor | int | None) -> Tensor:
         """q: how many steps each client guesses, given the real steps it did."""
         if self.steps == "inf":
             return torch.full_like(real, torch.inf)
@@ -76,39 +66,23 @@ class Guess(Rule):
         """The proxy in use: the papers' for this client optimizer unless one was asked for."""
         return self.proxy or ("zero" if isinstance(client, SGD) else "last")
 
-    def extra(self, y: Tensor, at: At) -> None:
-        q = self.count(at.steps, at.expected_steps)
+    def walk(self, go: Walk, me: Me, y: Tensor) -> End:
+        end = go(y)
+        q = self.count(me.steps, me.expected)
         if not bool(q.any()):
-            return
-        zero = self.proxy_for(at.optimizer) == "zero"
-        if zero and isinstance(at.optimizer, SGD):
-            y.addcmul_(at.state["v"], at.optimizer.coast(q).to(y.dtype))
+            return end
+        zero = self.proxy_for(end.client) == "zero"
+        if zero and isinstance(end.client, SGD):
+            y.addcmul_(end.state["v"], end.client.coast(q).to(y.dtype))
         else:
-            assert at.g is not None
-            at.optimizer.guess(y, torch.zeros_like(y) if zero else at.g, at.state, at, torch.floor(q + 0.5))
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        client, name = algorithm.client, type(algorithm.client).__name__
-        proxy = self.proxy_for(client)
-        if proxy == "last" and self.steps == "inf":
-            return "Infinitely many guesses with the last gradient never settle; use proxy=zero or a number of steps."
-        if proxy == "last" and client.finds_rate:
-            return f"{name} clients choose each step size by a new gradient, and a guess has none; use proxy=zero."
-        if proxy == "zero" and not client.coasts:
-            return f"Guesses need momentum to coast on, and {name} clients have none here; give momentum=0.9."
-        if self.steps == "inf" and not isinstance(client, SGD):
-            return f"Infinitely many guesses have a closed form for SGD with momentum, not for {name}; use a number."
-        return None
+            assert end.last is not None
+            proxy = torch.zeros_like(y) if zero else end.last
+            end.client.guess(y, proxy, end.state, end.lr, torch.floor(q + 0.5))
+        return end
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
-        if self.steps == "remaining" and world.expected is None:
-            if algorithm.capacity is not None:
-                return replace(self, steps=WITH_LEVELS, proxy=self.proxy_for(algorithm.client))
-            raise InputError(
-                "GEL guesses the steps that remain up to what the server expects, and that is not known: "
-                "give expected_steps (--expected-steps), a uniform budget such as 4:13, or gel:steps=5."
-            )
-        return replace(self, proxy=self.proxy_for(algorithm.client))
+        unknown = self.steps == "remaining" and world.expected is None  # without levels, `legal.py` has refused that
+        return replace(self, steps=WITH_LEVELS if unknown else self.steps, proxy=self.proxy_for(algorithm.client))
 
 
 def _share(text: str) -> float | None:

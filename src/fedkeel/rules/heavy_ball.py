@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, At, Memory, Rule
 from ..errors import check, is_count, is_number
-from ..wire import Reports, Upload
+from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
+    from ..aggregate import Reports
+    from ..algorithm import Algorithm
+    from ..data.batches import Batch
     from ..task import Task
     from ..world import World
-
-S = "s = C, or 1 / (t - t_i) with scale=elapsed"  # for `explain`
-GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,9 +38,6 @@ class GHBM(Rule):
     warmup: str = "zero"
     nesterov_push: bool = False
 
-    reference: ClassVar[str] = GHBM_PAPER
-    keeps: ClassVar[dict[str, Any]] = {"server": ["the last tau models"]}
-
     def __post_init__(self) -> None:
         check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
         check(self.tau is None or is_count(self.tau), self, "tau", "an integer >= 1", self.tau)
@@ -51,57 +46,36 @@ class GHBM(Rule):
         push = self.nesterov_push
         check(isinstance(push, bool), self, "nesterov_push", "true or false", push)
 
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[self.warmup]
-        push = "y <- y + (beta / J_i) M"
-        return {
-            "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})",
-            "start": push if self.nesterov_push else "",
-            "after_step": push + "        (not after the last step)" * self.nesterov_push,
-        }
-
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         population = len(task.data)
         return replace(self, tau=self.tau or max(1, round(population / world.size(population))))
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         assert self.tau is not None
-        behind = at.round - 1 - self.tau  # t - tau - 1
-        if not self.beta or at.round == 1 or (behind < 0 and self.warmup == "zero"):
+        t = view.facts.round
+        behind = t - 1 - self.tau  # the model to look back to is x^{t-tau-1}
+        if not self.beta or t == 1 or (behind < 0 and self.warmup == "zero"):
             return {}
         # A round in which nobody took part left the model, and the list, as they were: the next entry holds it.
-        kept = min((t for t in map(_round_of, server) if t >= behind), default=None)
-        oldest = at.x0 if behind < 0 else at.x if kept is None else server[f"x{kept}"]
-        divisor = at.round - 1 if behind < 0 and self.warmup == "truncate" else self.tau
-        return {"M": (at.x - oldest) / divisor}
+        kept = min((r for r in map(_round_of, server) if r >= behind), default=None)
+        oldest = view.x0 if behind < 0 else view.x if kept is None else server[f"x{kept}"]
+        divisor = t - 1 if behind < 0 and self.warmup == "truncate" else self.tau
+        return {"M": (view.x - oldest) / divisor}
 
-    def start(self, y: Tensor, at: At) -> None:
-        if self.nesterov_push and at.sent:
-            y.addcmul_(at.sent["M"], self.beta / at.steps)
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if me.sent and self.nesterov_push:
+            y.addcmul_(me.sent["M"], self.beta / me.steps)
+        found = go(y, batch)
+        if me.sent and not self.nesterov_push:
+            y.addcmul_(me.sent["M"], self.beta / me.steps)
+        return found
 
-    def after_step(self, y: Tensor, at: At) -> None:
-        if at.sent:
-            more = at.steps > at.k + 1 if self.nesterov_push else 1.0
-            y.addcmul_(at.sent["M"], self.beta / at.steps * more)
-
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
         # The last tau models by round; old tensors are never written to, so nothing is copied.
         assert self.tau is not None
-        recent = {name: x for name, x in server.items() if _round_of(name) >= at.round - self.tau}
-        return {**recent, f"x{at.round - 1}": at.x}
-
-    def remembered(self, at: At) -> Tensor | None:
-        return -at.sent["M"] if at.sent else None
-
-    def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
-        rate = algorithm.server.lr
-        if isinstance(rate, int | float) and rate * self.beta >= 1:
-            return (
-                f"GHBM with server_lr={rate:g} and beta={self.beta:g}: the server's momentum is their product "
-                f"{rate * self.beta:g}, and flat directions grow from 1 on."
-            )
-        return None
+        t = view.facts.round
+        recent = {name: x for name, x in server.items() if _round_of(name) >= t - self.tau}
+        return {**recent, f"x{t - 1}": view.x}, up.delta
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,35 +91,25 @@ class LocalGHBM(Rule):
     beta: float = 0.9
     scale: str = "participation"
 
-    reference: ClassVar[str] = GHBM_PAPER
-    formulas: ClassVar[dict[str, str]] = {
-        "start": f"M_i <- s (x - a_i)        ({S}; 0 at the first visit)",
-        "after_step": "y <- y + (beta / J_i) M_i",
-        "finish": "a_i <- x",
-    }
-    keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
-
     def __post_init__(self) -> None:
         check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
         kinds = ("participation", "elapsed")
         check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        return {"anchor": x, "last": x.new_zeros(1)}
+    def remember(self, me: Me) -> Tensors:
+        return {"anchor": me.x, "last": me.x.new_zeros(1)}
 
-    def start(self, y: Tensor, at: At) -> None:
+    def start(self, me: Me) -> Tensors:
+        return {"M": (me.x - me.memory["anchor"]).mul_(scaling(self.scale, me))} if self.beta else {}
+
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        found = go(y, batch)
         if self.beta:
-            at.scratch["M"] = (at.x - at.memory["anchor"]).mul_(scaling(self.scale, at))
+            y.addcmul_(me.notes["M"], self.beta / me.steps)
+        return found
 
-    def after_step(self, y: Tensor, at: At) -> None:
-        if self.beta:
-            y.addcmul_(at.scratch["M"], self.beta / at.steps)
-
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return Upload(), {"anchor": at.x.expand_as(y), "last": torch.zeros_like(at.steps) + at.round}
-
-    def remembered(self, at: At) -> Tensor | None:
-        return scaling(self.scale, at) * (at.memory["anchor"] - at.x) if self.beta else None
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up(memory={"anchor": me.x.expand_as(y), "last": torch.zeros_like(me.steps) + me.facts.round})
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,54 +129,27 @@ class FedHBM(Rule):
     scale: str = "participation"
     first: str = "none"
 
-    reference: ClassVar[str] = GHBM_PAPER
-    formulas: ClassVar[dict[str, str]] = {
-        "gradient": "p <- y - a_i        (p = 0 at the first visit, with first=none)",
-        "after_step": f"y <- y + (beta s / J_i) p        ({S})",
-        "finish": "a_i <- y",
-    }
-    keeps: ClassVar[dict[str, Any]] = {"client": ["a_i", "t_i"]}
-
     def __post_init__(self) -> None:
         check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
         kinds, firsts = ("participation", "elapsed"), ("none", "shared", "random")
         check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
         check(self.first in firsts, self, "first", f"one of {', '.join(firsts)}", self.first)
 
-    def client_init(self, x: Tensor, at: At) -> Memory:
-        anchor = at.draw_model() if self.first == "random" else at.x0
-        return {"anchor": anchor, "last": x.new_zeros(1)}
+    def remember(self, me: Me) -> Tensors:
+        anchor = me.site.draw_models() if self.first == "random" else me.site.x0
+        return {"anchor": anchor, "last": me.x.new_zeros(1)}
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        if self.beta:
-            at.scratch["ahead"] = y - at.memory["anchor"]
-        return g
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if not self.beta:
+            return go(y, batch)
+        ahead = y - me.memory["anchor"]
+        found = go(y, batch)
+        known = 1 - me.first if self.first == "none" else 1.0
+        y.addcmul_(ahead, self.beta * known * scaling(self.scale, me) / me.steps)
+        return found
 
-    def penalty(self, y: Tensor, at: At) -> Tensor:
-        return y.new_zeros((len(y), 1))  # `gradient` only takes a note
-
-    def after_step(self, y: Tensor, at: At) -> None:
-        if self.beta:
-            known = 1 - at.first if self.first == "none" else 1.0
-            ahead = at.scratch.pop("ahead")  # let go, so that the next one takes its place in memory
-            y.addcmul_(ahead, self.beta * known * scaling(self.scale, at) / at.steps)
-
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return Upload(), {"anchor": y, "last": torch.zeros_like(at.steps) + at.round}
-
-    def remembered(self, at: At) -> Tensor | None:
-        known = 1 - at.first if self.first == "none" else 1.0
-        return known * scaling(self.scale, at) * (at.memory["anchor"] - at.x) if self.beta else None
-
-    def warn(self, algorithm: Algorithm, participation: float, steps: float) -> str | None:
-        s = participation if self.scale == "participation" else 1.0
-        k = math.expm1(steps * math.log1p(self.beta * s / steps)) if math.isfinite(steps) else math.expm1(self.beta * s)
-        if k >= 1:
-            return f"FedHBM with beta={self.beta:g}, s={s:g}: k={k:.3f} >= 1, so deviations grow at every visit."
-        cyclic = k * (1 / participation - 1)
-        if cyclic >= 1 and self.scale == "participation":
-            return f"FedHBM with beta={self.beta:g}, C={participation:g}: k (1/C - 1) = {cyclic:.3f} >= 1 may diverge."
-        return None
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up(memory={"anchor": y, "last": torch.zeros_like(me.steps) + me.facts.round})
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,35 +164,21 @@ class FedCM(Rule):
 
     alpha: float = 0.1
 
-    reference: ClassVar[str] = "Xu et al. 2021, FedCM (arXiv 2106.10874)"
-    formulas: ClassVar[dict[str, str]] = {
-        "gradient": "g <- alpha g + (1 - alpha) D / (lr J_i)        (D = 0 in round 1; lr of the round of D)",
-        "server_step": "D <- -Delta",
-    }
-    keeps: ClassVar[dict[str, Any]] = {"server": ["D"]}
-
     def __post_init__(self) -> None:
         check(is_number(self.alpha) and 0 < self.alpha <= 1, self, "alpha", "in (0, 1]", self.alpha)
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         return server if self.alpha < 1 else {}
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
         if self.alpha == 1:
             return g
-        if not at.sent:
+        if not me.sent:
             return g.mul_(self.alpha)
-        return g.mul_(self.alpha).addcmul_(at.sent["D"], (1 - self.alpha) / (at.sent["lr"] * at.steps))
+        return g.mul_(self.alpha).addcmul_(me.sent["D"], (1 - self.alpha) / (me.sent["lr"] * me.steps))
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        assert at.delta is not None
-        return {"D": -at.delta, "lr": torch.tensor(at.client_lr, dtype=at.x.dtype, device=at.x.device)}
-
-    def remembered(self, at: At) -> Tensor | None:
-        return at.sent.get("D")
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        return _one_rate(algorithm, "FedCM")
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        return {"D": -up.delta, "lr": torch.tensor(view.lr, dtype=view.x.dtype, device=view.x.device)}, up.delta
 
 
 @dataclass(frozen=True, repr=False)
@@ -274,52 +197,28 @@ class FedADC(Rule):
     beta_global: float = 0.9
     a: float = 1.0
 
-    reference: ClassVar[str] = "Ozfatura et al. 2021, FedADC (arXiv 2012.09102)"
-    formulas: ClassVar[dict[str, str]] = {
-        "gradient": "g <- g + beta_local m / J_i        (m = 0 in round 1)",
-        "server_step": "m <- -Delta / lr + (beta_global - beta_local) m",
-        "update": "Delta <- -a lr m",
-    }
-    keeps: ClassVar[dict[str, Any]] = {"server": ["m"]}
-
     def __post_init__(self) -> None:
         for name in ("beta_local", "beta_global"):
             value = getattr(self, name)
             check(is_number(value) and value >= 0, self, name, ">= 0", value)
         check(is_number(self.a) and self.a > 0, self, "a", "> 0", self.a)
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         return server if self.beta_local else {}
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g.addcmul_(at.sent["m"], self.beta_local / at.steps) if at.sent else g
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return g.addcmul_(me.sent["m"], self.beta_local / me.steps) if me.sent else g
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        assert at.delta is not None
-        now = -at.delta / at.client_lr
-        return {"m": now + (self.beta_global - self.beta_local) * server["m"] if server else now}
-
-    def update(self, delta: Tensor, server: dict[str, Tensor], at: At) -> Tensor:
-        return -self.a * at.client_lr * server["m"]
-
-    def remembered(self, at: At) -> Tensor | None:
-        return at.sent.get("m")
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        return _one_rate(algorithm, "FedADC")
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        now = -up.delta / view.lr
+        m = now + (self.beta_global - self.beta_local) * server["m"] if server else now
+        return {"m": m}, -self.a * view.lr * m
 
 
 def _round_of(name: str) -> int:
     return int(name[1:])  # of "x7", the model after round 7
 
 
-def _one_rate(algorithm: Algorithm, name: str) -> str | None:
-    if not algorithm.client.finds_rate:
-        return None
-    client = type(algorithm.client).__name__
-    return f"{name} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
-
-
-def scaling(scale: str, at: At) -> Tensor | float:
+def scaling(scale: str, me: Me) -> Tensor | float:
     """s: the participation C, or one over the rounds since the client last took part."""
-    return at.fraction if scale == "participation" else 1 / (at.round - at.memory["last"])
+    return me.facts.fraction if scale == "participation" else 1 / (me.facts.round - me.memory["last"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, zeros_like
 
-from ..algorithm import At, Memory, Rule
 from ..errors import check, is_number
-from ..wire import Reports, Upload
+from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
-MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
+if TYPE_CHECKING:
+    from ..aggregate import Reports
+    from ..data.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,6 @@ class Momentum:
 
     def mix(self, q: Tensor, m: Tensor) -> Tensor:
         return (q if self.convention == "torch" else (1 - self.beta) * q).add(m, alpha=self.beta)
-
-    def text(self, q: str) -> str:
-        return q if not self.beta else f"beta m + {q}" if self.convention == "torch" else f"beta m + (1 - beta) {q}"
 
 
 def momentum(rule: Mime | MimeLite) -> Momentum:
@@ -50,42 +48,27 @@ class Mime(Rule):
     beta: float = 0.9
     convention: str = "torch"
 
-    reference: ClassVar[str] = MIME_PAPER
-
     def __post_init__(self) -> None:
         momentum(self)
 
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        lines = {
-            "send": "clients send G_i, the full gradient at x, and receive c, the mean of G_i, weighted like Delta",
-            "gradient": f"q = g - g(x; same batch) + c;   g <- {momentum(self).text('q')}",
-        }
-        return lines | ({"server_step": f"m <- {momentum(self).text('c')}"} if self.beta else {})
-
-    @property
-    def keeps(self) -> dict[str, Any]:  # type: ignore[override]
-        paper = "the GHBM paper prints 3x for MimeMom; 3 models down and 2 up in two exchanges are 2.5x"
-        return {"server": ["m"], "traffic": paper} if self.beta else {}
-
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+    def init(self, x: Tensor, lr: float) -> Tensors:
         return {"m": zeros_like(x)} if self.beta else {}
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         return server
 
-    def survey(self, at: At) -> dict[str, Tensor]:
-        return {"c": at.full_gradient(at.x)}
+    def survey(self, me: Me) -> Tensors:
+        return {"c": me.site.full_gradient(me.x)}
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        q = (g - at.raw_gradient(at.x.expand_as(y))).add_(at.surveyed["c"])
-        return momentum(self).mix(q, at.sent["m"]) if self.beta else q
+    def objective(self, f: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g, value = f(y, batch)
+        at_x, _ = f(me.x.expand_as(y), batch)
+        q = (g - at_x).add_(me.sent["c"])
+        return momentum(self).mix(q, me.sent["m"]) if self.beta else q, value
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        return {"m": momentum(self).mix(at.surveyed["c"], server["m"])} if self.beta else server
-
-    def remembered(self, at: At) -> Tensor | None:
-        return at.sent.get("m")
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        new = {"m": momentum(self).mix(view.answers["c"], server["m"])} if self.beta else server
+        return new, up.delta
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,39 +84,21 @@ class MimeLite(Rule):
     beta: float = 0.9
     convention: str = "torch"
 
-    reference: ClassVar[str] = MIME_PAPER
-
     def __post_init__(self) -> None:
         momentum(self)
 
-    @property
-    def formulas(self) -> dict[str, str]:  # type: ignore[override]
-        if not self.beta:
-            return {}
-        return {
-            "gradient": f"g <- {momentum(self).text('g')}",
-            "finish": "send G_i, the full gradient at x",
-            "server_step": f"c = mean of G_i, weighted like Delta;   m <- {momentum(self).text('c')}",
-        }
-
-    @property
-    def keeps(self) -> dict[str, Any]:  # type: ignore[override]
-        return {"server": ["m"]} if self.beta else {}
-
-    def server_init(self, x: Tensor, at: At) -> dict[str, Tensor]:
+    def init(self, x: Tensor, lr: float) -> Tensors:
         return {"m": zeros_like(x)} if self.beta else {}
 
-    def send(self, server: dict[str, Tensor], at: At) -> dict[str, Tensor]:
+    def send(self, server: Tensors, view: View) -> Tensors:
         return server
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return momentum(self).mix(g, at.sent["m"]) if self.beta else g
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return momentum(self).mix(g, me.sent["m"]) if self.beta else g
 
-    def finish(self, y: Tensor, at: At) -> tuple[Upload, Memory]:
-        return (Upload(c=at.full_gradient(at.x)) if self.beta else Upload()), {}
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up(weighted={"c": me.site.full_gradient(me.x)}) if self.beta else Up()
 
-    def server_step(self, server: dict[str, Tensor], up: Reports, at: At) -> dict[str, Tensor]:
-        return {"m": momentum(self).mix(up.weighted("c"), server["m"])} if self.beta else server
-
-    def remembered(self, at: At) -> Tensor | None:
-        return at.sent.get("m")
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        new = {"m": momentum(self).mix(up.weighted("c"), server["m"])} if self.beta else server
+        return new, up.delta

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..algorithm import Algorithm, At, Rule
-from ..errors import InputError
-
-if TYPE_CHECKING:
-    from ..task import Task
-    from ..world import World
+from ..rule import End, Losses, Me, Rule, Tensors, Up
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,26 +19,15 @@ class OwnClasses(Rule):
     OwnClasses()
     """
 
-    reference: ClassVar[str] = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
-    formulas: ClassVar[dict[str, str]] = {
-        "loss": "scores of classes client i has no samples of are 0 in its loss",
-        "finish": "rows of the last layer for those classes do not count in the mean",
-    }
+    keeps_linear: ClassVar[bool] = True  # it changes the objective; steps stay a fixed combination of its gradients
 
-    def start(self, y: Tensor, at: At) -> None:
-        at.scratch["owned"] = at.owned()
+    def start(self, me: Me) -> Tensors:
+        return {"owned": me.site.owned()}
 
-    def output(self, o: Tensor, at: At) -> Tensor:
-        owned = at.scratch["owned"]
-        return o * owned.view(len(owned), 1, -1, *[1] * (o.ndim - 3))
+    def loss(self, f: Losses, me: Me, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
+        owned = me.notes["owned"]
+        return f(z, output * owned.view(len(owned), 1, -1, *[1] * (output.ndim - 3)), target)
 
-    def covers(self, at: At) -> Tensor:
-        rows, owned = at.class_rows(), at.scratch["owned"]
-        return owned[:, rows.clamp(min=0)].masked_fill(rows < 0, 1.0)
-
-    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
-        if task.data.y.is_floating_point():
-            raise InputError(
-                "A loss masked by class needs classes, and the targets are numbers; use heterofl:mask=false."
-            )
-        return self
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        rows = me.site.class_rows()
+        return Up(cover=me.notes["owned"][:, rows.clamp(min=0)].masked_fill(rows < 0, 1.0))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..algorithm import At, Rule
 from ..errors import check, is_number
+from ..rule import Me, Rule
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,17 +23,13 @@ class Proximal(Rule):
 
     mu: float = 0.01
 
-    reference: ClassVar[str] = "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)"
-    formulas: ClassVar[dict[str, str]] = {"gradient": "g <- g + mu (y - x)"}
+    keeps_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
 
-    def gradient(self, g: Tensor, y: Tensor, at: At) -> Tensor:
-        return g.add_(y - at.x, alpha=self.mu) if self.mu else g
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return g.add_(y - me.x, alpha=self.mu) if self.mu else g
 
-    def penalty(self, y: Tensor, at: At) -> Tensor:
-        return self.mu / 2 * (y - at.x).square().sum(1, keepdim=True)
-
-    def shadow(self, s: Tensor) -> Tensor:
-        return self.mu * s
+    def penalty(self, y: Tensor, me: Me) -> Tensor:
+        return self.mu / 2 * (y - me.x).square().sum(1, keepdim=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
-from torch import Tensor
-
-from ..algorithm import Algorithm, At, Plan, Rule
 from ..errors import InputError, check, is_number
+from ..messages import Facts, Plan
+from ..rule import Rule, Tensors
 
 
 def step_decay(round: int, rounds: int) -> float:
@@ -36,24 +34,15 @@ class Schedule(Rule):
 
     decay: str | Callable[[int, int], float] = "step"
 
-    formulas: ClassVar[dict[str, str]] = {"plan": "lr of round t = lr * decay(t, R)"}
-
     def __post_init__(self) -> None:
         known = callable(self.decay) or self.decay in DECAYS
         check(known, self, "decay", f"{', '.join(DECAYS)} or a function (round, rounds) -> factor", self.decay)
 
-    def plan(self, plan: Plan, server: dict[str, Tensor], at: At) -> Plan:
+    def plan(self, plan: Plan, server: Tensors, facts: Facts) -> Plan:
         decay = self.decay if callable(self.decay) else DECAYS[self.decay]
-        factor = decay(at.round, at.rounds)
+        factor = decay(facts.round, facts.rounds)
         if not is_number(factor) or factor < 0:
             raise InputError(
-                f"The schedule's factor in round {at.round} must be a number >= 0. Got {factor!r} instead."
+                f"The schedule's factor in round {facts.round} must be a number >= 0. Got {factor!r} instead."
             )
         return replace(plan, lr=plan.lr * factor)
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        name = type(algorithm.client).__name__
-        return f"{name} clients find their own rate; leave out decay." if algorithm.client.finds_rate else None
-
-    def parameters(self) -> dict[str, Any]:
-        return {"name": self.slot, "decay": "a Python function" if callable(self.decay) else self.decay}

@@ -28,12 +28,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .. import wire
+from ..engine.memory import Memories
 from ..errors import InputError
 from ..flat import FlatModel
-from ..job import State
+from ..messages import header
+from ..round import State
 from ..version import __version__
-from .memory import Memories
 
 BLOCK = 2**22  # numbers written or read at a time
 STATE, MODEL, STOP = Path("checkpoint", "state.safetensors"), Path("model.safetensors"), Path("stop")
@@ -103,26 +103,26 @@ def load_model(folder: Path, model: FlatModel) -> None:
     model.module.load_state_dict(safetensors.torch.load_file(file))
 
 
-def save_state(folder: Path, state: State) -> None:
+def save_state(folder: Path, state: State, memories: Memories) -> None:
     """Write the checkpoint of a state."""
     tensors: dict[str, Tensor] = {"x": state.x, "x0": state.x0}
     tensors |= {f"buffers/{name}": value for name, value in state.buffers.items()}
     tensors |= {f"optimizer/{name}": value for name, value in state.optimizer.items()}
     tensors |= {f"rules/{slot}/{name}": v for slot, values in state.rules.items() for name, v in values.items()}
-    seen = len(state.memories)
+    seen = len(memories)
     tensors |= {
         f"memory/{slot}/{name}": table[:seen]
-        for slot, tables in state.memories.tables.items()
+        for slot, tables in memories.tables.items()
         for name, table in tables.items()
     }
     about: dict[str, Any] = {"round": state.round, "totals": state.totals}
-    about |= {"clients": list(state.memories.row), "rules": list(state.rules)}
+    about |= {"clients": list(memories.row), "rules": list(state.rules)}
     atomically(folder / STATE, lambda f: _stream(f, tensors, {"fedkeel": json.dumps(about)}))
 
 
 def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write safetensors block by block: client memory may be larger than RAM, which the library's writer would need."""
-    head, order = wire.header(tensors, metadata)
+    head, order = header(tensors, metadata)
     with open(file, "wb") as out:
         out.write(head)
         for name in order:
@@ -140,7 +140,7 @@ def drop_state(folder: Path) -> None:
     shutil.rmtree(folder / STATE.parent, ignore_errors=True)
 
 
-def load_state(folder: Path, population: int, device: str) -> State:
+def load_state(folder: Path, population: int, device: str) -> tuple[State, Memories]:
     """Read a checkpoint back."""
     with safetensors.safe_open(folder / STATE, "pt", device=device) as file:
         about = json.loads(file.metadata()["fedkeel"])
@@ -159,7 +159,7 @@ def load_state(folder: Path, population: int, device: str) -> State:
 
     rules = {slot: under(f"rules/{slot}/") for slot in about["rules"]}
     x, x0, at = tensors["x"], tensors["x0"], about["round"]
-    return State(x, x0, under("buffers/"), under("optimizer/"), rules, memories, at, about["totals"])
+    return State(x, x0, under("buffers/"), under("optimizer/"), rules, at, about["totals"]), memories
 
 
 def new_folder(folder: Path, overwrite: bool) -> None:

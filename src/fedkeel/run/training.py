@@ -17,24 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import diagnose as diagnosis
-from .. import recipes
+from .. import legal, recipes
 from ..algorithm import Algorithm
-from ..engine.local import Engine, Local, one_thread
+from ..engine.memory import Memories
+from ..engine.threads import Local, Threads, one_thread
 from ..errors import EngineWarning, InputError, StabilityWarning, check, is_count
 from ..flat import FlatModel
-from ..job import Job, State, first_state
-from ..round import one_round
+from ..round import Job, State, first_state, one_round
+from ..settings import check_keywords, takes_settings
 from ..task import Task
-from ..version import __version__
-from ..world import Epochs, World, parse_budget
+from ..world import Epochs, World
 from . import checkpoint as files
 from . import history as rows
+from .config import DTYPES, RunConfig, algorithm_of, configuration, read_config, task_of, world_of
 from .history import History, Row
-from .memory import Memories
 
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass
@@ -49,6 +47,7 @@ class Run:
     status: str
     state: State
     flat: FlatModel
+    memories: Memories  # what clients remember
 
     @property
     def params(self) -> Tensor:
@@ -70,7 +69,7 @@ class Run:
         files.atomically(path / "history.csv", self.history.to_csv)
         files.save_model(path, self.model())
         if self.status == "stopped":
-            files.save_state(path, self.state)
+            files.save_state(path, self.state, self.memories)
         else:
             files.drop_state(path)
         return path
@@ -82,88 +81,69 @@ class Run:
         draw({self.config["algorithm"]: [self.history]}, self.config["target"])
 
 
+@takes_settings(RunConfig)
 def train(
     task: Task,
     algorithm: Algorithm | str,
     world: World | None = None,
-    rounds: int = 200,
-    seed: int = 0,
-    batch_size: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    engine: str | Local = "auto",
-    eval_every: int = 1,
+    rounds: int = RunConfig.rounds,
+    seed: int = RunConfig.seed,
+    *,
+    dtype: torch.dtype | str = RunConfig.dtype,
+    engine: str | Local = RunConfig.engine,
     checkpoint: str | os.PathLike[str] | None = None,
-    every: int = 10,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
-    started: Callable[[dict[str, Any]], None] = lambda config: None,
-    diagnose: int | None = None,
-    eval_samples: int | None = None,
+    started: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
 ) -> Run:
     """Train for `rounds` rounds.
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
     answer stops the run; one that has `begin(config)` or `end(status)` is told these too (see `fk.trackers`).
-    started: called with the resolved configuration before round 1. diagnose: measure every so many rounds why the
-    method does as it does (docs/diagnostics.md); costs gradients, changes no bit of the training. eval_samples:
-    evaluate on a fixed draw of so many test samples.
+    started: called with the resolved configuration before round 1. engine: also a `Local`. dtype: also torch's own.
+
+    Settings, which are also flags of `fedkeel run` (`every` is `--checkpoint-every` there):
+
+        SETTINGS
 
     >>> import fedkeel as fk
     >>> run = fk.train(fk.tasks.synthetic(), "fedavgcm+gel", rounds=2)
     >>> [row["round"] for row in run.history], run.status
     ([0, 1, 2], 'done')
     """
-    check_settings(rounds, seed, batch_size, eval_every, every)
+    check_keywords(train, settings)
     check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
-    check(eval_samples is None or is_count(eval_samples), "train", "eval_samples", "an integer >= 1", eval_samples)
-    check(dtype in DTYPES.values(), "train", "dtype", "torch.float32 or torch.float64", dtype)
-    check(is_here(device), "train", "device", "one that torch finds here, such as 'cpu'", device)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
-    if isinstance(engine, str):
-        engine = Local(engine)
+    local = Local(engine) if isinstance(engine, str) else engine
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
-    check(isinstance(engine, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
-    job = prepare(task.tested_on(eval_samples), algorithm, world or World(), rounds, seed, batch_size)
-    check_diagnose(diagnose, job.algorithm)
-    job = job.cast(dtype, device)
-    model = job.task.adopt(seed, dtype, device)
+    check(isinstance(local, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
+    named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": local.mode}
+    chosen = RunConfig.from_keywords({**named, **settings})
+    if chosen.compile is not None:
+        local = replace(local, compile=chosen.compile)
+    tested = chosen.adjusted(task).tested_on(chosen.eval_samples)
+    job = prepare(tested, algorithm, world or World(), rounds, seed, chosen.batch_size)
+    check_diagnose(chosen.diagnose, job.algorithm)
+    job = job.cast(chosen.torch_dtype, chosen.device)
+    model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        workers = engine.start(job.task, model, seed, job.algorithm.capacity)
-        config = configuration(job, workers, dtype, eval_every, every)
-        config |= {"compile": workers.compiled, "eval_samples": eval_samples, "diagnose": diagnose}
-        started(config)
+        workers = local.start(job.task, model, seed, job.algorithm.capacity)
+        config = configuration(job, workers, chosen)
+        if started is not None:
+            started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(Path(checkpoint) if checkpoint is not None else None, config)
         return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
 
 
-def check_settings(rounds: int, seed: int, batch_size: int | None, eval_every: int, every: int) -> None:
-    """Refuse plain settings that are out of range."""
-    check(is_count(rounds), "train", "rounds", "an integer >= 1", rounds)
-    check(is_count(seed, 0) and seed < 2**63, "train", "seed", "an integer in [0, 2^63)", seed)
-    check(batch_size is None or is_count(batch_size), "train", "batch_size", "an integer >= 1", batch_size)
-    check(is_count(eval_every), "train", "eval_every", "an integer >= 1", eval_every)
-    check(is_count(every), "train", "every", "an integer >= 1", every)
-
-
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
     """Refuse a diagnosis that cannot be made."""
-    check(every is None or is_count(every), "train", "diagnose", "an integer >= 1", every)
     if every is not None and algorithm.capacity is not None:
         raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
-
-
-def is_here(device: str) -> bool:
-    """Whether torch can put a tensor there."""
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, TypeError):  # torch's words for: unknown, not compiled in, not there
-        return False
-    return True
 
 
 def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
@@ -174,43 +154,10 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
     resolved = algorithm.resolve(task, world)
-    for rule in resolved.rules:
-        steps = max(getattr(world.budget, "outcomes", [math.inf]))
-        if told := rule.warn(resolved, world.size(len(task.data)) / len(task.data), steps):
-            warnings.warn(told, StabilityWarning, stacklevel=3)  # who called train
+    steps = max(getattr(world.budget, "outcomes", [math.inf]))
+    for warning in legal.warnings_of(resolved, world.size(len(task.data)) / len(task.data), steps):
+        warnings.warn(warning, StabilityWarning, stacklevel=3)  # who called train
     return Job(task, resolved, world, rounds, seed, batch_size)
-
-
-def configuration(job: Job, engine: Engine, dtype: torch.dtype, eval_every: int, every: int) -> dict[str, Any]:
-    """What `config.json` says."""
-    task = job.task
-    cannot = []
-    if task.spec is None:
-        cannot.append("the task was made from Python objects")
-    if not recipes.nameable(job.algorithm):
-        cannot.append("the algorithm has parts of the user's own")
-    if job.world.parameters()["budget"] is None:
-        cannot.append("the budget is a Python function")
-    return {
-        "fedkeel": __version__,
-        "task": task.spec or task.name,
-        "algorithm": job.algorithm.spec or job.algorithm.title,
-        "parameters": job.algorithm.parameters(),
-        "world": job.world.parameters(),
-        "rounds": job.rounds,
-        "seed": job.seed,
-        "batch_size": job.batch_size,
-        "dtype": str(dtype).removeprefix("torch."),
-        "device": str(job.task.data.x.device),
-        "engine": engine.mode,
-        "engine_reason": engine.reason,
-        "chunk": engine.chunk,
-        "target": task.target,
-        "eval_every": eval_every,
-        "checkpoint_every": every,
-        "rerunnable": not cannot,
-        **({"why_not": "; ".join(cannot)} if cannot else {}),
-    }
 
 
 class Log:
@@ -239,7 +186,7 @@ class Log:
             return False
         return True
 
-    def add(self, row: Row, state: State) -> None:
+    def add(self, row: Row, state: State, memories: Memories) -> None:
         if self.folder is not None:
             with open(self.folder / "history.jsonl", "a") as file:
                 file.write(rows.line(row))
@@ -247,7 +194,7 @@ class Log:
                     file.flush()
                     os.fsync(file.fileno())  # a checkpoint never knows more than the history
             if state.round and state.round % self.every == 0:
-                files.save_state(self.folder, state)
+                files.save_state(self.folder, state, memories)
 
     def close(self, run: Run) -> None:
         if self.folder is not None:
@@ -257,7 +204,7 @@ class Log:
 def _play(
     job: Job,
     model: FlatModel,
-    engine: Engine,
+    engine: Threads,
     state: State,
     history: History,
     config: dict[str, Any],
@@ -272,7 +219,7 @@ def _play(
         score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
         known = {"round": state.round, **score, **row, "sim_seconds": None, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in rows.COLUMNS} | known)
-        log.add(history[-1], state)
+        log.add(history[-1], state, engine.memories())
         answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
         return log.asked_to_stop() or any(answers)
 
@@ -287,9 +234,9 @@ def _play(
                 if stop or interrupted or state.round == stop_after:
                     status = "stopped"
                     break
-                told = diagnosis.diagnose(job, state, engine) if _due(config, state.round + 1) else {}
+                measured = _diagnosed(job, state, engine) if _due(config, state.round + 1) else {}
                 new, row = one_round(job, state, engine)
-                row |= told
+                row |= measured
                 if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
                     # keep the last model that was one; nothing of this round could be used
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
@@ -297,7 +244,7 @@ def _play(
                 state = new
                 last = state.round == job.rounds or status == "diverged"
                 stop = note(row, last or state.round % config["eval_every"] == 0)
-            run = Run(config, history, status, state, model)
+            run = Run(config, history, status, state, model, engine.memories())
             log.close(run)
             ended = status
         finally:
@@ -335,15 +282,21 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _diagnosed(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
+    from ..diagnose import diagnose  # measured only where somebody asks
+
+    return diagnose(job, state, engine)
+
+
 def _due(config: dict[str, Any], t: int) -> bool:
     every = config.get("diagnose")  # a run directory of an earlier version does not say
     return every is not None and t % every == 0
 
 
-def _evaluate(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
+def _evaluate(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
     models = {"": state.x}
-    for rule in job.algorithm.hooks("eval_params"):
-        models = rule.eval_params(state.x, state.rules[rule.slot])
+    for rule in job.algorithm.hooks["models"]:
+        models = rule.models(state.x, state.rules[rule.slot])
     scores: dict[str, float | None] = {}
     for name, x in models.items():
         score = engine.evaluate(job.task, x, state.buffers)
@@ -366,27 +319,29 @@ def resume(
     What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
     """
     path = Path(folder)
-    config = _config(path)
+    config = read_config(path)
     task = task or task_of(config)
     if status_of(path, config) != "stopped":
         return load(path, task)
-    algorithm = algorithm or _algorithm(config)
+    algorithm = algorithm or algorithm_of(config)
     world = world or world_of(config)
-    dtype, device = DTYPES[config["dtype"]], config["device"]
-    tested = task.tested_on(config.get("eval_samples"))
-    job = prepare(tested, algorithm, world, config["rounds"], config["seed"], config["batch_size"]).cast(dtype, device)
-    model = job.task.adopt(config["seed"], dtype, device)
+    chosen = RunConfig.from_config(config)
+    tested = task.tested_on(chosen.eval_samples)
+    job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size)
+    job = job.cast(chosen.torch_dtype, chosen.device)
+    model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        compile, why = config.get("compile", False), config["engine_reason"]
+        compile, why = chosen.compile, config.get("engine_reason")
         # one client at a time, C is what a run has unless it says no; that it is not to be had is told below
-        wanted = None if compile and config["engine"] == "serial" else compile
-        local = Local(config["engine"], workers, config["chunk"], wanted, why)
-        engine = local.start(job.task, model, config["seed"], job.algorithm.capacity)
+        wanted = None if compile and chosen.engine == "serial" else compile
+        local = Local(chosen.engine, workers, config["chunk"], wanted, why)
+        engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity)
         if compile and not engine.compiled:
             told = "This run began with compiled C, which cannot be had here: from now on numbers differ by roundings"
             warnings.warn(f"{told} ({engine.reason}).", EngineWarning, stacklevel=2)
         if (path / files.STATE).exists():
-            state = files.load_state(path, len(task.data), device)
+            state, memories = files.load_state(path, len(task.data), chosen.device)
+            engine.restore(memories)
             history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
         else:  # killed before its first checkpoint
             state, history = first_state(job, model.flat.clone(), model.buffers()), History()
@@ -396,7 +351,7 @@ def resume(
 def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     """Read a run directory back: history, model and how it ended."""
     path = Path(folder)
-    config = _config(path)
+    config = read_config(path)
     history, status = rows.read(path / "history.jsonl"), status_of(path, config)
     task = task or task_of(config)
     dtype = DTYPES[config["dtype"]]
@@ -405,11 +360,12 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
     x0 = model.flat.clone()
     if (path / files.STATE).exists():  # the model may be older, from an earlier stop
-        state = files.load_state(path, len(task.data), "cpu")
-        return Run(config, History(row for row in history if row["round"] <= state.round), status, state, model)
+        state, memories = files.load_state(path, len(task.data), "cpu")
+        known = History(row for row in history if row["round"] <= state.round)
+        return Run(config, known, status, state, model, memories)
     files.load_model(path, model)
-    state = State(model.flat.clone(), x0, model.buffers(), {}, {}, Memories(len(task.data)), history.last("round") or 0)
-    return Run(config, history, status, state, model)
+    state = State(model.flat.clone(), x0, model.buffers(), {}, {}, history.last("round") or 0)
+    return Run(config, history, status, state, model, Memories(len(task.data)))
 
 
 def status_of(path: Path, config: dict[str, Any]) -> str:
@@ -420,33 +376,3 @@ def status_of(path: Path, config: dict[str, Any]) -> str:
     if history and history[-1]["dropped"] and not history[-1]["clients"]:
         return "diverged"
     return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"
-
-
-def _config(path: Path) -> dict[str, Any]:
-    config = files.read_json(path / "config.json")
-    if "algorithms" in config:
-        raise InputError(f"{path} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
-    return config
-
-
-def task_of(config: dict[str, Any]) -> Task:
-    """The task that a run's configuration names."""
-    from .. import tasks
-
-    if not config["rerunnable"] and "task" in config.get("why_not", ""):
-        raise InputError(f"The task of this run cannot be made again from its name ({config['why_not']}); give task=.")
-    return tasks.get(config["task"])
-
-
-def _algorithm(config: dict[str, Any]) -> Algorithm:
-    if not config["rerunnable"] and "algorithm" in config.get("why_not", ""):
-        raise InputError(f"This run's algorithm cannot be named ({config['why_not']}); give algorithm=.")
-    return recipes.rebuild(config["parameters"], config["algorithm"])
-
-
-def world_of(config: dict[str, Any]) -> World:
-    """The world that a run's configuration describes."""
-    known = config["world"]
-    if known["budget"] is None:
-        raise InputError("This run's budget was a Python function; give world=.")
-    return World(known["cohort"], parse_budget(known["budget"]), known["expected_steps"], known["sampler"])

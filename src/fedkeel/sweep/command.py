@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """`fedkeel sweep TASK ALGORITHM --grid ...`."""
     from ..cli import new_place, study_of
-    from ..engine.local import cores
+    from ..engine.threads import cores
     from ..errors import InputError, check, is_count
     from ..report import heatmap
     from ..run import checkpoint as files
@@ -67,10 +67,11 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     """Whether `out` holds this very sweep, to be continued; what a search has tried so far is not part of it."""
     from ..errors import InputError
     from ..run import checkpoint as files
+    from ..run.config import SharedConfig
 
     if not (out / "config.json").exists():
         return False
-    known = files.read_json(out / "config.json")
+    known = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
     found = ["sweep"]  # settled by the sweep itself
     found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
     found += ["engine"] if config["engine"] == "probe" else []
@@ -90,7 +91,7 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from ..cli import terminal
-    from ..engine.local import cores
+    from ..engine.threads import cores
     from ..report import heatmap
     from .run import carry_out, document
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..wire import Slots
+from ..messages import Memory, Slots
 from ..world import Ints
 
 IN_RAM = 2 * 2**30  # bytes the whole population may need before memory moves to a file
@@ -21,8 +21,8 @@ class Memories:
 
     >>> memories = Memories(population=1000)
     >>> memories.write(np.array([3, 7]), {"scaffold": {"ci": torch.tensor([[1.0], [2.0]])}})
-    >>> rows, seen = memories.read(np.array([7, 8]))
-    >>> rows["scaffold"]["ci"].flatten().tolist(), seen.tolist()
+    >>> memory = memories.read(np.array([7, 8]))
+    >>> memory.slots["scaffold"]["ci"].flatten().tolist(), memory.seen.tolist()
     ([2.0, 0.0], [1, 0])
     """
 
@@ -43,7 +43,7 @@ class Memories:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def read(self, clients: Ints) -> tuple[Slots, Ints]:
+    def read(self, clients: Ints) -> Memory:
         """Copies of these clients' rows (zeros for the unseen), and 1 for each client seen before."""
         rows = np.array([self.row.get(int(c), -1) for c in clients], dtype=np.int64)
         seen = (rows >= 0).astype(np.int64)
@@ -55,7 +55,8 @@ class Memories:
             found = table.index_select(0, index)
             return found.index_fill_(0, unseen, 0) if len(unseen) else found
 
-        return {slot: {name: of(table) for name, table in tables.items()} for slot, tables in self.tables.items()}, seen
+        slots = {slot: {name: of(table) for name, table in tables.items()} for slot, tables in self.tables.items()}
+        return Memory(slots, seen)
 
     def write(self, clients: Ints, slots: Slots) -> None:
         """Keep these rows for these clients."""

@@ -1,23 +1,24 @@
 """SGD whose clients find their own step sizes: DeltaSGD and SPS.
 
-Both are SGD with another `at.lr` at every step and for every client, so momentum, guesses and `at.lr_sum` mean what
+Both are SGD with another `lr` at every step and for every client, so momentum, guesses and the sum of rates mean what
 they mean for SGD. Their state starts anew in every round.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from .errors import InputError, check, is_number
-from .optim import SGD, State
+from ..errors import InputError, check, is_number
+from .base import SGD, State
 
 if TYPE_CHECKING:
-    from .algorithm import Algorithm, At
-    from .wire import Reports
+    from ..aggregate import Reports
+    from ..data.batches import Batch
+    from ..rule import End, Objective
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class SelfTuned(SGD):
 
         v <- momentum * v - eta * g,    y <- y + v          eta = size(...), one per client and step
 
-    Where eta or g is not finite the step is skipped (its gradient counts as zero) and the client says so. With
+    Where eta or g is not finite the step is skipped (its gradient counts as zero) and the client reports it. With
     momentum the velocity holds steps that were taken, each with its own eta, so a guess without gradients coasts on
     it as with SGD, whatever the next eta would have been.
     """
@@ -38,38 +39,28 @@ class SelfTuned(SGD):
         name = type(self).__name__
         raise InputError(f"{name} looks at gradients, and the server has none; use SGD, Adam, Adagrad or Yogi there.")
 
-    def init(self, y: Tensor) -> State:
-        return super().init(y) | {name: y.new_zeros((len(y), 1)) for name in ("eta", "skipped")}
+    def init(self, y: Tensor, lr: Tensor) -> State:
+        return super().init(y, lr) | {"eta": lr.clone(), "skipped": torch.zeros_like(lr)}
 
-    def size(self, y: Tensor, g: Tensor, state: State, at: At) -> Tensor:
-        """The step size of each client, `[clients, 1]`; NaN skips the step."""
+    def size(self, f: Objective, state: State, y: Tensor, batch: Batch, g: Tensor, value: Tensor) -> Tensor:
+        """The step size of each client, `[clients, 1]`, given gradient and value at y; NaN skips the step."""
         raise NotImplementedError
 
-    def move(self, y: Tensor, g: Tensor, state: State, at: At) -> None:
-        if at.k == 0:
-            state["eta"].copy_(at.lr)
-        new = self.size(y, g, state, at)
+    def step(self, f: Objective, state: State, lr: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        raw, value = f(y, batch)
+        g = self.tame(raw, y)
+        new = self.size(f, state, y, batch, g, value)
         fine = torch.isfinite(new)
         if not bool(fine.all()):
             state["skipped"].add_(~fine)
             g = torch.where(fine, g, 0.0)
         state["eta"].copy_(torch.where(fine & (new > 0), new, state["eta"]))
-        at.lr.copy_(torch.where(fine, new, 0.0))  # what is really used: the loop sums it up
-        super().move(y, g, state, at)
+        lr.copy_(torch.where(fine, new, 0.0))  # what is really used: the walk sums it up
+        self.move(y, g, state, lr)
+        return raw, value
 
-    @property
-    def formula(self) -> str:
-        """Of the step size, for `explain`."""
-        raise NotImplementedError
-
-    def box(self, server: bool) -> list[str]:
-        names = ["lr", *(f.name for f in fields(self) if f not in fields(SelfTuned))]
-        values = (f"{name} = {value}" for name in names if (value := getattr(self, name)) is not None)
-        lines = [line.replace("lr", "eta") for line in super().box(server)]
-        return [*self.formula.splitlines(), *lines, ", ".join(values)]
-
-    def scalars(self, state: State, at: At) -> dict[str, Tensor]:
-        return {"lr": at.lr_sum / at.steps, "skipped": state["skipped"]}
+    def scalars(self, end: End, steps: Tensor) -> dict[str, Tensor]:
+        return {"lr": end.lr_sum / steps, "skipped": end.state["skipped"]}
 
     def report(self, up: Reports) -> dict[str, float]:
         """Over clients: the least, median and largest of their mean step sizes; the steps skipped."""
@@ -102,7 +93,6 @@ class DeltaSGD(SelfTuned):
     batch_mode: str = "same"
 
     at_clients: ClassVar[dict[str, Any]] = {"lr": 0.2}
-    reference: ClassVar[str] = "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,36 +104,28 @@ class DeltaSGD(SelfTuned):
         check(first in ("grown", "eta0"), self, "first_step", "'grown' or 'eta0'", first)
         check(mode in ("same", "consecutive"), self, "batch_mode", "'same' or 'consecutive'", mode)
 
-    @property
-    def formula(self) -> str:
-        last = "the gradient at y_last on the same batch" if self.batch_mode == "same" else "the last step's gradient"
-        return (
-            "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"
-            f"theta <- eta' / eta,   eta <- eta'        g_last is {last}; eta starts at lr"
-        )
-
-    def init(self, y: Tensor) -> State:
+    def init(self, y: Tensor, lr: Tensor) -> State:
         gradient = {"g": torch.zeros_like(y)} if self.batch_mode == "consecutive" else {}
-        return super().init(y) | {"theta": y.new_full((len(y), 1), self.theta), "y": y.clone()} | gradient
+        return super().init(y, lr) | {"theta": y.new_full((len(y), 1), self.theta), "y": y.clone()} | gradient
 
-    def size(self, y: Tensor, g: Tensor, state: State, at: At) -> Tensor:
+    def size(self, f: Objective, state: State, y: Tensor, batch: Batch, g: Tensor, value: Tensor) -> Tensor:
         eta, theta = state["eta"], state["theta"]
-        if at.k == 0:  # nothing to compare with
+        if batch.step == 0:  # nothing to compare with
             dx, dg = torch.zeros_like(eta), _norm(g)
         else:
-            before = state["g"] if self.batch_mode == "consecutive" else self.tame(at.gradient(state["y"]), state["y"])
+            before = state["g"] if self.batch_mode == "consecutive" else self.tame(f(state["y"], batch)[0], state["y"])
             dx, dg = _norm(state["y"].sub_(y)), _norm(before.sub_(g))  # in place: what comes next is kept below
         fine = torch.isfinite(dg)
-        if at.k == 0 and self.first_step == "eta0":
+        if batch.step == 0 and self.first_step == "eta0":
             new = eta.clone()
         else:
             cap = eta * torch.sqrt(1 + self.delta * theta)
             curved = torch.minimum(cap, self.gamma * dx / (2 * dg)) + self.eps
             new = torch.where((dx > 0) & (dg > 0), curved, cap)
             theta.copy_(torch.where(fine, new / eta, theta))
-        for name, value in (("y", y), ("g", g)):
-            if name in state:
-                state[name].copy_(value)
+        state["y"].copy_(y)
+        if self.batch_mode == "consecutive":
+            state["g"].copy_(g)
         return torch.where(fine, new, torch.nan)
 
 
@@ -169,8 +151,8 @@ class SPS(SelfTuned):
     max: float | None = None
     smooth: bool = False
 
+    reads_value: ClassVar[bool] = True
     at_clients: ClassVar[dict[str, Any]] = {"lr": 1.0}
-    reference: ClassVar[str] = "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -182,15 +164,8 @@ class SPS(SelfTuned):
         check(unused, self, "lr", "left out (SPS finds its own; it is where smooth=true starts)", self.lr)
         check(self.clip is None, self, "clip", "left out (a clipped gradient lengthens SPS's step; use max)", self.clip)
 
-    @property
-    def formula(self) -> str:
-        polyak = "max(0, f(y) - fstar) / (c ||g||^2 + 1e-8)"
-        caps = ["2^(1/500) eta"] * self.smooth + ["max"] * (self.max is not None)
-        return f"eta <- min({', '.join([polyak, *caps])})" if caps else f"eta <- {polyak}"
-
-    def size(self, y: Tensor, g: Tensor, state: State, at: At) -> Tensor:
-        assert at.loss is not None
-        objective = at.loss + at.penalty(y)
+    def size(self, f: Objective, state: State, y: Tensor, batch: Batch, g: Tensor, value: Tensor) -> Tensor:
+        objective = value
         if self.weight_decay:
             objective = objective + self.weight_decay / 2 * y.square().sum(1, keepdim=True)
         square = g.square().sum(1, keepdim=True)
@@ -201,15 +176,6 @@ class SPS(SelfTuned):
         if self.max is not None:
             new = new.clamp(max=self.max)
         return torch.where(torch.isfinite(objective) & torch.isfinite(square), new, torch.nan)
-
-    def refuse(self, algorithm: Algorithm) -> str | None:
-        for rule in algorithm.hooks("gradient"):
-            if not rule.defines("penalty"):
-                return (
-                    f"SPS divides the loss by the gradient's norm, and {rule.slot} changes the gradient by something "
-                    "that belongs to no loss; use client=sgd or client=deltasgd."
-                )
-        return None
 
 
 def _norm(vectors: Tensor) -> Tensor:

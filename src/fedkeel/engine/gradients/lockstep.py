@@ -1,18 +1,108 @@
-"""Layers along the client axis: `[clients, batch, ...]` in and out, parameters `[clients, ...]`.
+"""Gradients of all clients of a group at once, along the client axis.
 
-For a chain of linear and elementwise layers the derivative is written out. On models this small, recording a graph and
-walking back through it costs more than the arithmetic.
+Clients own separate rows, so the gradient of the sum of all losses is the stack of their gradients. Tensors are
+`[clients, batch, ...]`, parameters `[clients, ...]`. For a chain of linear and elementwise layers the derivative is
+written out: on models this small, recording a graph and walking back through it costs more than the arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
-from ..task import Loss, cross_entropy
+from ...data.batches import Batch
+from ...flat import FlatModel
+from ...task import Loss, Task, cross_entropy
 from .lean import HOOKS
+from .split import Split
+
+if TYPE_CHECKING:
+    from ...rule import Losses
+
+# (models `[clients, params]`, inputs, targets, shares or None) -> (gradients, losses `[clients, 1]`)
+Plain = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+class Lockstep:
+    """All clients of a group in lockstep along the client axis."""
+
+    def __init__(self, task: Task, model: FlatModel, compiled: Plain | None = None) -> None:
+        self.task, self.model, self.split = task, model, Split(model)
+        self.plain = plain_gradients(task, model) if compiled is None else compiled
+        self.outputs = outputs_of(model)
+        self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
+
+    def start(self, x: Tensor, clients: int) -> Tensor:
+        """The clients' starting points `[clients, params]`."""
+        self.model.module.train()
+        return x.repeat(clients, 1)
+
+    def represent(self, point: Tensor, batch: Batch) -> Tensor:
+        """The batches as other models `[clients, params]` represent them."""
+        return self.split.represent(self.both, point, batch.x)
+
+    def __call__(
+        self, y: Tensor, batch: Batch, loss: Losses | None = None, represents: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """(gradients, values) at y; `loss` replaces the task's, and reads z where `represents`."""
+        if loss is None:
+            return self.plain(y, batch.x, batch.y, batch.share)
+        with torch.enable_grad():
+            leaf = y.detach().requires_grad_()
+            z, output = self.both(leaf, batch.x) if represents else (None, self.outputs(leaf, batch.x))
+            value = mean(loss(z, output, batch.y), batch.share)
+            (g,) = torch.autograd.grad(value.sum(), leaf)
+        return g, value.detach()[:, None]
+
+
+def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
+    """`outputs(models [clients, params], inputs)` of any module that vmap can follow."""
+
+    def one(vector: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(model.module, model.views(vector), (x,))
+        return output
+
+    return vmap(one)
+
+
+def losses_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
+    """Every sample's loss: it needs no other sample, so those of all clients can stand in one batch."""
+    return task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+
+
+def mean(losses: Tensor, share: Tensor | None) -> Tensor:
+    """Every client's mean loss."""
+    return losses.mean(1) if share is None else (losses * share).sum(1)
+
+
+def plain_gradients(task: Task, model: FlatModel) -> Plain:
+    """The gradients of many clients at once, with nothing added to the task's loss.
+
+    A chain of plain layers is a few matrix products; vmap follows any other module, at a price per step.
+    """
+    layers, derivative = chain(model.module), slope(task.loss)
+    outputs = outputs_of(model)
+
+    def by_hand(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert layers is not None
+        output, kept = layers.forward(y, x)
+        losses, d = derivative(output, target)
+        d = d / d.shape[1] if share is None else d * share.view(*share.shape, *[1] * (d.ndim - 2))
+        return layers.backward(kept, d), mean(losses, share)[:, None]
+
+    def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = y.detach().requires_grad_()
+            loss = mean(losses_of(task, outputs(leaf, x), target), share)
+            (g,) = torch.autograd.grad(loss.sum(), leaf)
+        return g, loss.detach()[:, None]
+
+    return by_autograd if layers is None else by_hand
+
 
 aten = torch.ops.aten
 

@@ -1,0 +1,168 @@
+"""A worker: a replica of the model with its gradient function; and a site: a group of clients at work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import draws
+from ..capacity import slicing
+from ..data.batches import Batch, Batches, whole
+from ..flat import FlatModel, seeded
+from ..messages import Broadcast, Work
+from ..task import Task
+from ..world import Ints
+from .gradients import Gradients
+from .gradients.lockstep import losses_of
+from .gradients.serial import layout
+
+if TYPE_CHECKING:
+    from ..rule import Losses, Me, Objective, Rule
+
+
+class Worker:
+    """A replica of the model and the gradient function on it. What it computes depends on its arguments alone."""
+
+    def __init__(
+        self,
+        task: Task,
+        x0: Tensor,
+        gradients: Gradients,
+        seed: int,
+        flops: int = 0,
+        levels: Sequence[Worker | None] = (),
+    ) -> None:
+        self.task, self.x0, self.gradients, self.seed = task, x0, gradients, seed
+        self.flops = flops  # of one sample's gradient; 0: not counted
+        self.levels = levels  # a worker for each sub-model, where clients differ in size
+        self.model: FlatModel = gradients.model
+        self.has_buffers, self.layout = bool(self.model.buffers()), layout(self.model.module)
+
+    def level(self, number: int) -> Worker:
+        """The worker for clients that train this sub-model."""
+        own = self.levels[number]
+        assert own is not None
+        return own
+
+    def every(self) -> list[Worker]:
+        """This worker, and those of the sub-models it holds."""
+        return [self, *(worker for worker in self.levels if worker)]
+
+    def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
+        """Be in this round, at these clients, with the server's buffers."""
+        self.model.place.enter(self.seed, round, int(clients[0]))
+        if self.has_buffers:
+            self.model.load(self.model.flat, buffers)
+
+    @cached_property
+    def class_rows(self) -> Tensor:
+        """See `slicing.class_rows`."""
+        return slicing.class_rows(self.model, self.task.data.x[:2]).to(self.model.flat.device)
+
+    @torch.no_grad()
+    def evaluate(self, block: slice) -> tuple[Tensor, Tensor]:
+        """(outputs, losses) on a slice of the test set."""
+        assert self.task.data.test is not None
+        x, y = self.task.data.test[0][block], self.task.data.test[1][block]
+        self.model.module.eval()
+        output = self.model.module(self.layout(x))
+        return output, self.task.loss(output, y)
+
+
+class Site:
+    """A group of clients at work on a worker: their objective, and what else rules may ask for. It counts gradients
+    that are evaluated beside those of the local steps.
+    """
+
+    def __init__(self, worker: Worker, broadcast: Broadcast, work: Work) -> None:
+        data, task, t = worker.task.data, worker.task, broadcast.facts.round
+        self.worker, self.clients, self.x0 = worker, work.clients, worker.x0
+        worker.load(broadcast.buffers, t, work.clients)
+        self.y = worker.gradients.start(broadcast.x, len(work.clients))
+        self.batches = Batches(data, work.clients, work.steps, broadcast.plan.batch_size, worker.seed, t, task.augment)
+        self.extra_gradients, self.extra_samples = np.zeros((2, len(work.clients)), dtype=np.int64)
+        self.batch: Batch | None = None  # of the step at hand
+        self.value: Tensor = self.y.new_zeros(())  # the clients' losses in it, without penalties
+        self._own: Tensor = self.y
+        self._loss: Losses | None = None
+        self._represents = False
+
+    def objective(self, own: Tensor, rules: Sequence[Rule], views: Sequence[Me]) -> Objective:
+        """f(y, batch) -> gradient, value of the task's loss and what these rules make of it.
+
+        own: the clients' own models, of those that still train. Any other point costs gradients of its own.
+        """
+        self._own, self._loss, self._represents = own, None, False
+        for rule, me in zip(rules, views, strict=True):
+            if rule.defines("loss"):
+                self._loss = partial(rule.loss, self._loss or self._task_loss, me)
+                self._represents |= rule.represents
+        return self._gradient
+
+    def is_own(self, y: Tensor) -> bool:
+        """Whether these are the clients' own models, not another point that somebody asks about."""
+        return y is self._own
+
+    def _task_loss(self, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
+        return losses_of(self.worker.task, output, target)
+
+    def _gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if y is self._own and batch is not self.batch:
+            self.batch = batch
+            g, self.value = self.worker.gradients(y, batch, self._loss, self._represents)
+            return g, self.value
+        self.extra_gradients[: len(y)] += 1
+        self.extra_samples[: len(y)] += self.batches.widths[: len(y)]
+        model, has_buffers = self.worker.model, self.worker.has_buffers
+        buffers = model.buffers() if has_buffers else None
+        found = self.worker.gradients(self._apart(y), batch, self._loss, self._represents)
+        if has_buffers:
+            model.load(model.flat, buffers)
+        return found
+
+    def _apart(self, point: Tensor) -> Tensor:
+        """A copy where the client's own model is asked about, whose gradient may be in use."""
+        return point.clone() if point.data_ptr() == self.worker.model.flat.data_ptr() else point
+
+    def full_gradient(self, point: Tensor) -> Tensor:
+        """The exact mean gradient over each client's data, `[clients, params]`."""
+        model, clients, now = self.worker.model, self.clients, self.batch
+        total = torch.zeros(len(clients), model.size).to(point)
+        was = model.module.training
+        model.module.eval()  # exact: no dropout, and buffers stay as they are
+        for block in whole(self.worker.task.data, clients):
+            self.batch = block
+            everywhere = self._apart(point).expand(len(clients), -1)
+            total += self.worker.gradients(everywhere, block, self._loss, self._represents)[0]
+        model.module.train(was)
+        self.batch = now
+        self.extra_gradients += -(-self.batches.sizes // self.batches.widths)
+        self.extra_samples += self.batches.sizes
+        return total
+
+    def represent(self, point: Tensor) -> Tensor:
+        """This step's batch as other models `[clients, params]` represent it."""
+        assert self.batch is not None
+        return self.worker.gradients.represent(point, self.batch)
+
+    def draw_models(self) -> Tensor:
+        """A fresh draw of the initialiser for each client, `[clients, params]`."""
+        seeds = [draws.torch_seed(self.worker.seed, "anchor", client=int(c)) for c in self.clients]
+        flat = self.worker.model.flat
+        drawn = [FlatModel(seeded(s, self.worker.task.model), flat.dtype).flat for s in seeds]
+        return torch.stack(drawn).to(flat.device)
+
+    def owned(self) -> Tensor:
+        """1 for each class a client has samples of, else 0: `[clients, classes]`."""
+        data, classes = self.worker.task.data, int(self.class_rows().max()) + 1
+        found = [data.y[data.offsets[c] : data.offsets[c + 1]].flatten() for c in self.clients]
+        return torch.stack([torch.bincount(y, minlength=classes) for y in found]).clamp(max=1).to(self.y)
+
+    def class_rows(self) -> Tensor:
+        """For each parameter the class whose score it alone makes, or -1: `[params]`."""
+        return self.worker.class_rows

@@ -1,0 +1,195 @@
+"""`fedkeel explain`: an algorithm as its paper's box, put together from its parts.
+
+`notation.py` has the parts: a table for each kind, keyed by class. A rule that is in no table, such as a user's own, is
+explained as nothing but its name.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from . import grammar, recipes
+from .algorithm import Algorithm
+from .capacity import Capacity
+from .data import FederatedData
+from .errors import StabilityWarning
+from .notation import (
+    CAPACITIES_EXPLAINED,
+    OPTIMIZERS_EXPLAINED,
+    RULES_EXPLAINED,
+    WEIGHTS_EXPLAINED,
+    Explained,
+)
+from .optim import Optimizer
+from .rule import Rule
+from .tables import nearest
+from .task import Task
+from .world import FixedSteps, World
+
+TOY = 8  # parameters of the toy model on which traffic is counted
+
+
+def explain(given: str | Algorithm) -> str:
+    """The update in paper notation, what is kept where, what is sent, and whom to cite.
+
+    >>> print(explain("fedprox").splitlines()[0])
+    fedprox: clients stay near the model they received
+    """
+    algorithm = recipes.algorithm(given) if isinstance(given, str) else given
+    text = given if isinstance(given, str) else given.spec
+    names = [name for name, _ in grammar.parse(text)] if text else []
+    summaries = ", and ".join(recipes.RECIPES[name].summary for name in names)
+    out = [f"{text}: {summaries}" if text else algorithm.title, ""]
+    out += [
+        "  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does,",
+        "  S the clients of round t, N all there are, C = |S|/N, n_i the samples client i holds",
+        "",
+    ]
+    out += _headed("  server, before the round", _lines(algorithm, "plan") + _lines(algorithm, "send"))
+    start = _lines(algorithm, "start")
+    out += ["  client i: y <- x", *start, "    then J_i times"] if start else ["  client i: y <- x, then J_i times"]
+    out += _lines(algorithm, "loss")
+    out += ["      g <- gradient of the loss on the next batch, at y", *_lines(algorithm, "gradient")]
+    out += _knobs(algorithm.client)
+    out += _optimizer(algorithm.client, server=False) + _lines(algorithm, "step")
+    out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
+    out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_serve(algorithm)]
+    out += _optimizer(algorithm.server, server=True)
+    out += ["", *_kept(algorithm), *_traffic(algorithm)]
+    out += _keys(text) if text else []
+    return "\n".join([*out, *_references(names, algorithm)])
+
+
+def explained(rule: Rule) -> Explained:
+    """The entry of this rule; an empty one for a rule that has none."""
+    return nearest(RULES_EXPLAINED, type(rule)) or Explained()
+
+
+def reference(kind: type) -> str:
+    """Whom to cite for a rule, an optimizer or a capacity.
+
+    >>> from fedkeel import FedCM
+    >>> reference(FedCM)
+    'Xu et al. 2021, FedCM (arXiv 2106.10874)'
+    """
+    entry = nearest(RULES_EXPLAINED, kind) or nearest(OPTIMIZERS_EXPLAINED, kind) or nearest(CAPACITIES_EXPLAINED, kind)
+    return entry.reference if entry else ""
+
+
+def _headed(head: str, lines: list[str]) -> list[str]:
+    return [head, *lines] if lines else []
+
+
+def _formulas(part: Rule | Capacity, algorithm: Algorithm) -> dict[str, str]:
+    if isinstance(part, Rule):
+        formulas = explained(part).formulas
+        return formulas(part, algorithm) if callable(formulas) else formulas
+    entry = nearest(CAPACITIES_EXPLAINED, type(part))
+    return entry.lines(part) if entry else {}
+
+
+def _lines(algorithm: Algorithm, place: str) -> list[str]:
+    """What the capacity and the rules do at this place."""
+    parts: list[Rule | Capacity] = list(algorithm.rules)
+    if algorithm.capacity is not None:
+        parts.insert(0, algorithm.capacity)
+    boxes = [_formulas(part, algorithm).get(place, "") for part in parts]
+    return [f"      {line}" for box in boxes for line in box.splitlines()]
+
+
+def _serve(algorithm: Algorithm) -> list[str]:
+    """A line that replaces Delta comes last: all rules see the mean of what clients sent."""
+    return sorted(_lines(algorithm, "serve"), key=lambda line: line.strip().startswith("Delta <-"))
+
+
+def _optimizer(optimizer: Optimizer, server: bool) -> list[str]:
+    """The optimizer's own lines; a rate that is known (a client's is often the task's) stands behind its line."""
+    entry = nearest(OPTIMIZERS_EXPLAINED, type(optimizer))
+    if entry is None:
+        return [f"      {'x' if server else 'y'} <- a step of {type(optimizer).__name__}"]
+    name = "server_lr" if server else "lr"
+    rate = "" if optimizer.lr is None or optimizer.finds_rate else f"        {name} = {optimizer.lr}"
+    return [f"      {line}{rate if f' {name} ' in line else ''}" for line in entry.lines(optimizer, server)]
+
+
+def _knobs(client: Optimizer) -> list[str]:
+    clip = [f"      g <- g min(1, {client.clip:g} / ||g||)"] if client.clip is not None else []
+    return clip + ([f"      g <- g + {client.weight_decay:g} y"] if client.weight_decay else [])
+
+
+def _weighing(algorithm: Algorithm) -> str:
+    kind = type(algorithm.weighing)
+    formula = nearest(WEIGHTS_EXPLAINED, kind)
+    return formula(algorithm.weighing) if formula else f"Delta = the mean of Delta_i, weighted by {kind.__name__}"
+
+
+def _kept(algorithm: Algorithm) -> list[str]:
+    task, world = _toy()
+    toy = algorithm.resolve(task, world)
+    x = torch.zeros(TOY)
+    server = ["x", *(name for name, value in toy.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
+    clients: list[str] = []
+    for rule in toy.rules:
+        entry = explained(rule)
+        if entry.stateful(rule):
+            server += [f"{name} ({rule.slot})" for name in entry.server]
+            clients += [f"{name} ({rule.slot})" for name in entry.client]
+    return [f"  kept on the server: {', '.join(server)}; on each client: {', '.join(clients) or 'nothing'}"]
+
+
+def _traffic(algorithm: Algorithm) -> list[str]:
+    """Counted in a real run on a toy, so that it cannot differ from what the history says."""
+    from .run.training import train
+
+    if algorithm.capacity is not None:
+        return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
+    task, world = _toy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StabilityWarning)  # what it would say is about the toy
+        run = train(task, algorithm, world, rounds=8, engine="serial")
+    before, after = run.history[-2], run.history[-1]
+    down, up = ((after[key] - before[key]) / (after["clients"] * TOY * 4) for key in ("bytes_down", "bytes_up"))
+    times = f"{(down + up) / 2:g}x FedAvg"
+    notes = [entry.traffic for rule in algorithm.rules if (entry := explained(rule)).traffic and entry.stateful(rule)]
+    return [
+        f"  sent per client and round, in models: {down:g} down, {up:g} up ({times}, counted in a toy run)",
+        *(f"    {note}" for note in notes),
+    ]
+
+
+def _keys(text: str) -> list[str]:
+    """Every key in use with its value, as one may type it."""
+    full = [(name, {**recipes.RECIPES[name].keys, **given}) for name, given in grammar.parse(text)]
+    return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
+
+
+def _references(names: list[str], algorithm: Algorithm) -> list[str]:
+    papers = [recipes.RECIPES[name].reference for name in names]
+    cited = [paper if isinstance(paper, str) else reference(paper) for paper in papers]
+    parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
+    cited += [reference(type(part)) for part in parts]
+    return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
+
+
+class _Point(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.point = nn.Parameter(torch.zeros(TOY))
+
+    def represent(self, centre: Tensor) -> Tensor:
+        return self.point - centre
+
+    def classify(self, z: Tensor) -> Tensor:
+        return z
+
+    def forward(self, centre: Tensor) -> Tensor:
+        return self.classify(self.represent(centre))
+
+
+def _toy() -> tuple[Task, World]:
+    data = FederatedData.from_arrays(torch.arange(4.0)[:, None].repeat(1, TOY), [0] * 4, clients=[0, 1, 2, 3])
+    task = Task(model=_Point, loss=lambda output, _: output.square().mean(-1), data=data, lr=0.01)
+    return task, World(cohort=2, budget=FixedSteps(2), expected_steps=4, sampler="cyclic")

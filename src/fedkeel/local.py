@@ -1,0 +1,186 @@
+"""A client's work, from top to bottom: `train_clients`, a function of its arguments and nothing else.
+
+    a group of clients arrives, those with the longest budgets first    arrive
+    the one local walk: steps until everybody's budget is spent         take_steps
+    a step: gradient, what rules make of it, the client optimizer       one_step
+    what changed is reported, a row per client                          report
+
+Rules see the group through `Me` and act at four places, each a function they may wrap: `loss`, `objective`, `step` and
+`walk` (see `rule.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .aggregate import are_finite
+from .algorithm import Algorithm
+from .engine.worker import Site, Worker
+from .errors import ClientError, FedkeelError
+from .messages import Broadcast, Memory, Update, Work, select
+from .optim import Optimizer
+from .response import lengths
+from .rule import End, Me, Objective, Rule, Tensors, Up, Walk, remembered
+from .world import Ints
+
+SENT = ("mean", "weighted", "derived", "scalars")  # what `Up` and `Update` both have: per rule, a row per client
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that train together, the longest budgets first, and each rule's view of them."""
+
+    client: Optimizer
+    rules: Sequence[Rule]
+    views: Sequence[Me]  # one for each rule
+    me: Me  # what all of them share
+    site: Site
+
+    def acting(self, *names: str) -> list[tuple[Rule, Me]]:
+        """The rules that define one of these methods, with their views."""
+        pairs = zip(self.rules, self.views, strict=True)
+        return [(rule, me) for rule, me in pairs if any(map(rule.defines, names))]
+
+    def head(self, n: int) -> Group:
+        """The first n clients: the others have spent their budget."""
+        return replace(self, views=[me.head(n) for me in self.views])
+
+
+@contextmanager
+def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
+    """An error in a model, a loss or a rule names round, client and step; the list gets the site once there is one."""
+    sites: list[Site] = []
+    try:
+        yield sites
+    except FedkeelError:
+        raise
+    except Exception as error:
+        who = f"client {work.clients[0]}" if len(work.clients) == 1 else f"one of the clients {work.clients.tolist()}"
+        step = f", step {sites[0].batch.step + 1}" if sites and sites[0].batch else ""
+        where = f"Round {broadcast.facts.round}, {who}{step}"
+        raise ClientError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+@torch.no_grad()
+def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
+    """A group of clients in lockstep (one client in serial mode): they train, and report."""
+    with naming_the_client(broadcast, work) as sites:
+        order = np.argsort(-work.steps, kind="stable")
+        group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), sites)
+        go: Walk = partial(take_steps, group)
+        for rule, me in group.acting("walk"):
+            go = partial(rule.walk, go, me)
+        end = go(group.site.y)
+        return report(algorithm, group, work, end, np.argsort(order))
+
+
+def arrive(
+    algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory, sites: list[Site]
+) -> Group:
+    """The clients with the model they received, and what each rule may read of them."""
+    site = Site(worker, broadcast, work)
+    sites.append(site)
+    per_client = [work.steps, site.batches.sizes, 1 - memory.seen]
+    steps, samples, first = (torch.from_numpy(values[:, None]).to(site.y) for values in per_client)
+    expected = None if work.expected is None else torch.from_numpy(work.expected[:, None]).to(site.y)
+    lr, valued = torch.full_like(steps, broadcast.plan.lr), algorithm.client.reads_value
+    me = Me(broadcast.x, broadcast.facts, steps, samples, first, lr, site, expected, valued)
+    views = []
+    for slot, rule in algorithm.slots.items():
+        sent = broadcast.slots.get(slot, {}) | broadcast.answers.get(slot, {})
+        own = replace(me, sent=sent, memory=memory.slots.get(slot, {}))
+        own = replace(own, memory=remembered(rule, own, memory.seen))
+        views.append(replace(own, notes=rule.start(own)))
+    return Group(algorithm.client, algorithm.rules, views, me, site)
+
+
+def take_steps(group: Group, y: Tensor) -> End:
+    """The one local walk: moves y in place."""
+    site, batches, lr = group.site, group.site.batches, group.me.lr.clone()
+    lr_sum, loss_sum, state = torch.zeros_like(lr), torch.zeros_like(lr), group.client.init(y, lr)
+    last = torch.zeros_like(y) if group.acting("walk") else None
+    for active, steps in groupby(range(batches.longest), batches.active.__getitem__):  # who is done has left
+        everybody = active == len(y)
+        now, rates = (y, lr) if everybody else (y[:active], lr[:active])
+        states = state if everybody else {name: rows[:active] for name, rows in state.items()}
+        go = one_step(group if everybody else group.head(active), states, rates, now)
+        for k in steps:
+            g, _ = go(now, batches.at(k, active))
+            lr_sum[:active].add_(rates)
+            loss_sum[:active].add_(site.value)
+        if last is not None:  # for those who leave now, this was the last gradient
+            leaving = slice(batches.active[k + 1], active)
+            last[leaving] = g[leaving]
+    return End(group.client, state, lr, lr_sum, loss_sum, last)
+
+
+def one_step(group: Group, state: Tensors, lr: Tensor, y: Tensor) -> Objective:
+    """go(y, batch): gradient -> rules' objectives -> clip, weight decay, client optimizer -> what rules wrap around."""
+    f = group.site.objective(y, group.rules, group.views)
+    for rule, me in group.acting("objective", "gradient", "penalty"):
+        f = partial(rule.objective, f, me)
+    go: Objective = partial(group.client.step, f, state, lr)
+    for rule, me in group.acting("step"):
+        go = partial(rule.step, go, me)
+    return go
+
+
+def report(algorithm: Algorithm, group: Group, work: Work, end: End, back: Ints) -> Update:
+    """A row for every client in cohort order (`back`); one whose numbers are not all finite is dropped."""
+    site, me, y, client = group.site, group.me, group.site.y, group.client
+    site.objective(y, group.rules, group.views)  # full gradients, if somebody asks, are of all clients again
+    delta = y - me.x
+    end = replace(end, moved=delta)
+    pairs = zip(algorithm.slots.items(), group.views, strict=True)
+    ups = {slot: rule.finish(y, end, own) for (slot, rule), own in pairs}
+    if client.finds_rate:
+        ups[client.slot] = Up(scalars=client.scalars(end, me.steps))
+    cover = next((up.cover for up in ups.values() if up.cover is not None), None)
+    delta = delta if cover is None else delta * cover
+
+    vectors = [delta, *(v for up in ups.values() for v in (up.mean | up.weighted | up.derived).values())]
+    finite = are_finite(list({id(rows): rows for rows in vectors}.values()))[back]
+    buffers = site.worker.model.buffers() if site.worker.has_buffers else {}
+    finite &= all(bool(torch.isfinite(value).all()) for value in buffers.values())
+    rows = select(back[finite], len(back), y.device)
+    norms = None
+    if algorithm.weighing.needs_norm and finite.any():
+        expected = None if me.expected is None else me.expected[rows]
+        norms = lengths(client, group.rules, me.steps[rows], float(me.lr[0]), expected).to(me.steps)
+    held = {v.untyped_storage().data_ptr() for own in group.views for v in own.memory.values()}
+    index = torch.from_numpy(back[finite]).to(y.device)
+
+    def keep(value: Tensor) -> Tensor:
+        """A copy, since it may lie where the next client trains; but what was these clients' memory is their own."""
+        return value[rows] if value.untyped_storage().data_ptr() in held else value.index_select(0, index)
+
+    sent = {name: {slot: getattr(up, name) for slot, up in ups.items() if getattr(up, name)} for name in SENT}
+    slots = {name: {s: {k: v[rows] for k, v in of.items()} for s, of in by.items()} for name, by in sent.items()}
+    steps = site.batches.steps
+    return Update(
+        work.version,
+        work.clients[finite],
+        work.clients[~finite],
+        me.samples[rows],
+        me.steps[rows],
+        norms,
+        end.loss_sum[rows] / me.steps[rows],
+        delta[rows],
+        **slots,
+        memory={slot: {k: keep(v) for k, v in up.memory.items()} for slot, up in ups.items() if up.memory},
+        buffers={name: value[None] for name, value in buffers.items()},
+        counts={
+            "gradients": int(steps.sum() + site.extra_gradients.sum()),
+            "samples": int((steps * site.batches.widths).sum() + site.extra_samples.sum()),
+        },
+        cover=None if cover is None else cover[rows],
+        level=None if work.levels is None else int(work.levels[0]),
+    )

@@ -1,0 +1,244 @@
+"""What travels between the server and its clients: frozen dataclasses of tensors and plain values.
+
+    server -> clients    Broadcast (with Plan and Facts), for all clients of a version; Work, a row per client
+    clients -> server    Update, a row per client, not yet summed
+    beside them          Memory, what these clients remember from earlier rounds
+
+`wire.py` turns each of them into bytes and back, so the same worker serves a thread, another process or a real device;
+`cost` says what they weigh.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .world import Ints
+
+Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the server asks of everybody in a round; a rule's `plan` changes it.
+
+    epochs: passes over a client's samples; None leaves the steps to the world's budget. rounding: "ceil" or "floor".
+
+    >>> Plan(lr=0.1, batch_size=20, epochs=2).steps(np.array([45, 5])).tolist()
+    [5, 1]
+    """
+
+    lr: float
+    batch_size: int | None = None
+    epochs: float | None = None
+    rounding: str = "ceil"
+
+    def steps(self, samples: Ints) -> Ints | None:
+        """The steps asked of clients with so many samples: max(1, round(epochs n_i / B)); None without epochs."""
+        if self.epochs is None or self.batch_size is None:
+            return None
+        rounded, slack = (np.ceil, -1e-9) if self.rounding == "ceil" else (np.floor, 1e-9)
+        # The slack: binary rounding must not gain or lose a step.
+        return np.maximum(1, rounded(self.epochs * samples / self.batch_size + slack)).astype(np.int64)
+
+    def columns(self) -> dict[str, Any]:
+        """For the history of a run whose rules plan."""
+        epochs = {} if self.epochs is None else {"epochs": self.epochs}
+        return {"lr": self.lr, **epochs, "batch_size": self.batch_size}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What everybody may know about a round."""
+
+    round: int = 1
+    rounds: int = 1
+    population: int = 1  # registered clients
+    cohort: int = 1  # clients that take part in this round
+    mean_samples: float = 1.0  # samples per registered client
+
+    @property
+    def fraction(self) -> float:
+        """C: the share of the population that takes part."""
+        return self.cohort / self.population
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """The model of a version and what rules send beside it: the same for every client that trains from it."""
+
+    version: int  # server steps before it
+    plan: Plan
+    facts: Facts
+    x: Tensor
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    slots: Slots = field(default_factory=dict)  # what each rule's `send` gave
+    answers: Slots = field(default_factory=dict)  # the weighted means of what `survey` returned
+
+    def cut(self, index: Tensor) -> Broadcast:
+        """What a client receives whose sub-model has these elements."""
+        return replace(self, x=self.x[index])
+
+
+@dataclass(frozen=True)
+class Work:
+    """Who does how much: a row per client."""
+
+    version: int
+    clients: Ints
+    steps: Ints
+    expected: Ints | None = None  # the steps the server hopes for, which guesses fill up to
+    levels: Ints | None = None  # the sub-model of each client, where devices differ in size
+
+    def rows(self, rows: Ints | slice) -> Work:
+        """Some of the clients, in this order."""
+        expected = None if self.expected is None else self.expected[rows]
+        levels = None if self.levels is None else self.levels[rows]
+        return Work(self.version, self.clients[rows], self.steps[rows], expected, levels)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What clients remember: per rule and name a row each, and 1 for each client that has taken part before."""
+
+    slots: Slots
+    seen: Ints
+
+    def rows(self, rows: Ints) -> Memory:
+        """Some of the clients, in this order."""
+        index = select(rows)
+        slots = {slot: {name: kept[index] for name, kept in held.items()} for slot, held in self.slots.items()}
+        return Memory(slots, self.seen[rows])
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a group of clients reports: a row for each whose numbers are all finite, in cohort order.
+
+    samples, steps, norms and losses are `[clients, 1]`, delta and the vectors of rules
+    `[clients, params]`: those under `mean` are averaged plainly, those under `weighted` by the algorithm's weights.
+    memory: what these clients remember if the server accepts. counts: gradients and samples of the whole group.
+    """
+
+    version: int
+    clients: Ints
+    dropped: Ints  # clients whose update is not finite
+    samples: Tensor
+    steps: Tensor
+    norms: Tensor | None  # FedNova's, where the weights ask for them
+    losses: Tensor
+    delta: Tensor | None = None  # None in a survey, where nobody trains
+    mean: Slots = field(default_factory=dict)
+    weighted: Slots = field(default_factory=dict)
+    derived: Slots = field(default_factory=dict)  # averaged plainly; the server could rebuild them, so not counted
+    scalars: Slots = field(default_factory=dict)
+    memory: Slots = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    cover: Tensor | None = None  # 1 for each element of delta that counts, else 0
+    level: int | None = None
+
+
+def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:
+    """These rows as an index; a slice, for which nothing is copied, where they are all there are, in their order.
+
+    >>> select(np.array([0, 1, 2]), 3), select(np.array([0, 2]), 3)
+    (slice(None, None, None), tensor([0, 2]))
+    """
+    same = len(rows) == (len(rows) if of is None else of) and bool((rows == np.arange(len(rows))).all())
+    return slice(None) if same else torch.from_numpy(rows).to(device)
+
+
+def cost(broadcast: Broadcast, update: Update) -> dict[str, int]:
+    """The bytes of what a group of clients received and sent, those of dropped clients included.
+
+    Vectors (the model, float buffers, what rules add) are payload; scalars and headers are overhead. The model is
+    counted with the update, not with the answers to a survey before it.
+    """
+    clients = len(update.clients) + len(update.dropped)
+    if update.delta is None:
+        up, down = measure(flatten(update.weighted), ["samples"], rows=True), (0, 0)
+    else:
+        vectors = {
+            "update": update.delta,
+            **floating(update.buffers),
+            **flatten(update.mean),
+            **flatten(update.weighted),
+        }
+        norm = [] if update.norms is None else ["norm"]
+        up = measure(vectors, ["samples", "steps", *norm, *flatten(update.scalars)], rows=True)
+        down = download(broadcast)
+    overhead = clients * (down[1] + up[1])
+    return {"bytes_down": clients * down[0], "bytes_up": clients * up[0], "overhead_bytes": overhead}
+
+
+def download(broadcast: Broadcast) -> tuple[int, int]:
+    """(payload, overhead) in bytes of what one client receives.
+
+    >>> download(Broadcast(0, Plan(0.1), Facts(), torch.zeros(3)))[0]
+    12
+    """
+    sent = flatten(broadcast.slots)
+    vectors = {"x": broadcast.x, **floating(broadcast.buffers), **{k: v for k, v in sent.items() if v.ndim}}
+    return measure(vectors, ["round", "lr", "steps", *(name for name, value in sent.items() if not value.ndim)])
+
+
+def floating(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers that count as bytes."""
+    return {f"buffers/{name}": value for name, value in buffers.items() if value.is_floating_point()}
+
+
+def flatten(slots: Slots) -> dict[str, Tensor]:
+    """One dictionary, its keys `rule/name`."""
+    return {f"{slot}/{name}": value for slot, values in slots.items() for name, value in values.items()}
+
+
+def measure(vectors: Mapping[str, Tensor], scalars: Iterable[str], rows: bool = False) -> tuple[int, int]:
+    """(payload, overhead) in bytes of a message with these vectors and scalars, without making it.
+
+    rows: the vectors have a row for each client, and the message is one client's.
+
+    >>> measure({"x": torch.zeros(3)}, ["lr"])[0], measure({"x": torch.zeros(2, 3)}, ["lr"], rows=True)[0]
+    (12, 12)
+    """
+    shapes = tuple((name, tuple(v.shape[1:] if rows else v.shape), v.dtype) for name, v in vectors.items())
+    return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in shapes), _overhead(shapes, tuple(scalars))
+
+
+@lru_cache(maxsize=256)
+def _overhead(shape: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], scalars: tuple[str, ...]) -> int:
+    # expand() gives tensors of the right shape that own no memory
+    tensors = {f"v/{k}": torch.zeros((), dtype=dtype).expand(size) for k, size, dtype in shape}
+    tensors |= {f"s/{k}": torch.zeros((), dtype=torch.float64) for k in scalars}
+    return len(header(tensors)[0]) + 8 * len(scalars)
+
+
+CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+
+
+def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[str]]:
+    """The head of a safetensors file, and the order in which the tensors' bytes follow it.
+
+    >>> head, order = header({"b": torch.zeros(1), "a": torch.zeros(1)})
+    >>> len(head) % 8, order
+    (0, ['a', 'b'])
+    """
+    # as the library lays them out: by falling alignment, then by name
+    order = sorted(tensors, key=lambda k: (-tensors[k].element_size(), k))
+    about: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for k in order:
+        begin, end = end, end + tensors[k].numel() * tensors[k].element_size()
+        about[k] = {"dtype": CODES[tensors[k].dtype], "shape": list(tensors[k].shape), "data_offsets": [begin, end]}
+    text = json.dumps(about, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, order

@@ -1,0 +1,372 @@
+"""Every part of an algorithm as its paper prints it, what it keeps where, and whom to cite: the tables of `explain`.
+
+Rules, optimizers, weights and capacities hold the formulas that compute; those that are printed stand here, by class. A
+subclass is explained as its nearest ancestor with an entry. To explain a part of your own, add an entry:
+
+    fedkeel.notation.RULES_EXPLAINED[MyRule] = Explained("Me 2026", {"gradient": "g <- sign(g)"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from .aggregate import Nova, Samples, Uniform, Weights
+from .algorithm import Algorithm
+from .capacity import Capacity, Exits, Widths
+from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
+from .rule import Rule
+from .rules import (
+    GHBM,
+    AdaBest,
+    Contrastive,
+    Fathom,
+    FedADC,
+    FedCM,
+    FedDyn,
+    FedHBM,
+    Guess,
+    LocalGHBM,
+    Mime,
+    MimeLite,
+    OwnClasses,
+    Proximal,
+    Scaffold,
+    Schedule,
+    SelfDistillation,
+)
+from .rules.guess import WITH_LEVELS
+
+Lines = dict[str, str]  # by place: plan, send, start, loss, gradient, step, walk, finish, serve; "\n" between lines
+
+EXITS_PAPER = "Ilhan, Su & Liu 2023, ScaleFL: resource-adaptive federated learning (CVPR)"
+GEL_PAPER = (
+    "Dhasade, Kermarrec & Pires, Guess what? Federated learning with guessed updates (arXiv 2110.11486; TPDS 2025)"
+)
+GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
+MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
+WIDTHS_PAPER = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
+SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What is printed of a rule.
+
+    formulas: its lines by place, or a function (rule, algorithm) -> lines where parameters change them. server, client:
+    the names of what it keeps there. traffic: a note on what is sent. stateful: whether the rule, with its parameters,
+    keeps these and has that note.
+
+    >>> RULES_EXPLAINED[Proximal].formulas
+    {'gradient': 'g <- g + mu (y - x)'}
+    """
+
+    reference: str = ""
+    formulas: Lines | Callable[[Any, Algorithm], Lines] = field(default_factory=dict)
+    server: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+    traffic: str = ""
+    stateful: Callable[[Any], bool] = lambda rule: True
+
+
+def _scaffold(rule: Scaffold, algorithm: Algorithm) -> Lines:
+    new = {
+        (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
+        (2, "gradient_mean"): "mean of the J_i raw gradients",
+        (1, "difference"): "full gradient of f_i at x",
+    }[rule.option, rule.control]
+    return {
+        "gradient": "g <- g + (c - c_i)",
+        "finish": f"c_i' = {new};   send c_i' - c_i;   c_i <- c_i'",
+        "serve": "c <- c + (1/N) sum_i (c_i' - c_i)",
+    }
+
+
+def _feddyn(rule: FedDyn, algorithm: Algorithm) -> Lines:
+    alpha = "alpha_i" if rule.adaptive else "alpha"
+    meaning = "        alpha_i = alpha (mean of n) / n_i" if rule.adaptive else ""
+    return {
+        "gradient": f"g <- g - g_i + {alpha} (y - x){meaning}",
+        "finish": f"g_i <- g_i - {alpha} (y - x)",
+        "serve": "h <- h - (alpha / N) sum_i (y_i - x)        (the paper's bracket leaves x outside the sum)\n"
+        "Delta <- Delta - h / alpha",
+    }
+
+
+def _mixed(rule: Mime | MimeLite, q: str) -> str:
+    """The momentum of Mime and MimeLite, in their convention."""
+    if not rule.beta:
+        return q
+    return f"beta m + {q}" if rule.convention == "torch" else f"beta m + (1 - beta) {q}"
+
+
+def _mime(rule: Mime, algorithm: Algorithm) -> Lines:
+    lines = {
+        "send": "clients send G_i, the full gradient at x, and receive c, the mean of G_i, weighted like Delta",
+        "gradient": f"q = g - g(x; same batch) + c;   g <- {_mixed(rule, 'q')}",
+    }
+    return lines | ({"serve": f"m <- {_mixed(rule, 'c')}"} if rule.beta else {})
+
+
+def _mimelite(rule: MimeLite, algorithm: Algorithm) -> Lines:
+    if not rule.beta:
+        return {}
+    return {
+        "gradient": f"g <- {_mixed(rule, 'g')}",
+        "finish": "send G_i, the full gradient at x",
+        "serve": f"c = mean of G_i, weighted like Delta;   m <- {_mixed(rule, 'c')}",
+    }
+
+
+def _ghbm(rule: GHBM, algorithm: Algorithm) -> Lines:
+    early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[rule.warmup]
+    push = "y <- y + (beta / J_i) M"
+    return {
+        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})",
+        "start": push if rule.nesterov_push else "",
+        "step": push + "        (not after the last step)" * rule.nesterov_push,
+    }
+
+
+def _fathom(rule: Fathom, algorithm: Algorithm) -> Lines:
+    return {
+        "plan": f"J_i = max(1, {rule.steps}(E n_i / B)) steps with rate lr on batches of B",
+        "step": "phi_i <- min(phi_i, cos(g, x - y))",
+        "serve": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
+        "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
+        "s <- (1 - smoothing) (-Delta) + smoothing s",
+    }
+
+
+def _guess(rule: Guess, algorithm: Algorithm) -> Lines:
+    client, steps = algorithm.client, str(rule.steps)
+    q = {"remaining": "the steps the server expects - J_i, at least 0", "inf": "infinity"}.get(steps, steps)
+    q += f" ({WITH_LEVELS} where that is not known)" if steps == "remaining" and algorithm.capacity else ""
+    q += " of J_i" if steps.endswith("%") else ""
+    zero = rule.proxy_for(client) == "zero"
+    if zero and isinstance(client, SGD):
+        a = "a^2" if client.nesterov else "a"
+        walk = f"y <- y + c(q) v,   c(q) = {a} (1 - a^q) / (1 - a)"
+    else:
+        walk = f"q more steps like these, with {'g = 0' if zero else 'the last g'} in place of a new gradient"
+    return {"walk": f"{walk}        q = {q}"}
+
+
+RULES_EXPLAINED: dict[type[Rule], Explained] = {
+    Proximal: Explained(
+        "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
+        {"gradient": "g <- g + mu (y - x)"},
+    ),
+    Guess: Explained(GEL_PAPER, _guess),
+    GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
+    LocalGHBM: Explained(
+        GHBM_PAPER,
+        {
+            "start": f"M_i <- s (x - a_i)        ({SCALE}; 0 at the first visit)",
+            "step": "y <- y + (beta / J_i) M_i",
+            "finish": "a_i <- x",
+        },
+        client=("a_i", "t_i"),
+    ),
+    FedHBM: Explained(
+        GHBM_PAPER,
+        {
+            "gradient": "p <- y - a_i        (p = 0 at the first visit, with first=none)",
+            "step": f"y <- y + (beta s / J_i) p        ({SCALE})",
+            "finish": "a_i <- y",
+        },
+        client=("a_i", "t_i"),
+    ),
+    FedCM: Explained(
+        "Xu et al. 2021, FedCM (arXiv 2106.10874)",
+        {
+            "gradient": "g <- alpha g + (1 - alpha) D / (lr J_i)        (D = 0 in round 1; lr of the round of D)",
+            "serve": "D <- -Delta",
+        },
+        server=("D",),
+    ),
+    FedADC: Explained(
+        "Ozfatura et al. 2021, FedADC (arXiv 2012.09102)",
+        {
+            "gradient": "g <- g + beta_local m / J_i        (m = 0 in round 1)",
+            "serve": "m <- -Delta / lr + (beta_global - beta_local) m\nDelta <- -a lr m",
+        },
+        server=("m",),
+    ),
+    Scaffold: Explained(
+        "Karimireddy et al. 2020, SCAFFOLD (arXiv 1910.06378)", _scaffold, server=("c",), client=("c_i",)
+    ),
+    FedDyn: Explained(
+        "Acar et al. 2021, Federated learning based on dynamic regularization (arXiv 2111.04263)",
+        _feddyn,
+        server=("h",),
+        client=("g_i",),
+    ),
+    AdaBest: Explained(
+        "Varno et al. 2022, AdaBest (arXiv 2204.13170)",
+        {
+            "gradient": "g <- g - h_i",
+            "finish": "h_i <- h_i / (t - t_i) + mu (x - y);   t_i <- t        "
+            "(t_i the last round client i took part in)",
+            "serve": "avg <- x + Delta\nDelta <- Delta + beta (avg - previous avg)",
+        },
+        server=("avg",),
+        client=("h_i", "t_i"),
+    ),
+    Mime: Explained(
+        MIME_PAPER,
+        _mime,
+        server=("m",),
+        traffic="the GHBM paper prints 3x for MimeMom; 3 models down and 2 up in two exchanges are 2.5x",
+        stateful=lambda rule: bool(rule.beta),
+    ),
+    MimeLite: Explained(MIME_PAPER, _mimelite, server=("m",), stateful=lambda rule: bool(rule.beta)),
+    Contrastive: Explained(
+        "Li, He & Song 2021, Model-contrastive federated learning (arXiv 2103.16257)",
+        {"loss": "loss <- loss + mu * -log(e^a / (e^a + e^b)),  a = cos(z, z_received)/T,  b = cos(z, z_previous)/T"},
+        client=("previous",),
+    ),
+    Fathom: Explained(
+        "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
+    ),
+    Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
+    OwnClasses: Explained(
+        WIDTHS_PAPER,
+        {
+            "loss": "scores of classes client i has no samples of are 0 in its loss",
+            "finish": "rows of the last layer for those classes do not count in the mean",
+        },
+    ),
+    SelfDistillation: Explained(
+        EXITS_PAPER,
+        {"loss": "loss <- loss + sum_{l<L} l gamma T^2 KL(softmax(z_L/T) || softmax(z_l/T)) / (L (L + 1) / 2)"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ExplainedOptimizer:
+    """What is printed of an optimizer: `lines(optimizer, server)`, from g on clients, from Delta on the server."""
+
+    lines: Callable[[Any, bool], list[str]]
+    reference: str = ""
+
+
+def _sgd(optimizer: SGD, server: bool) -> list[str]:
+    x, move, b = ("x", "+ server_lr Delta", "beta") if server else ("y", "- lr g", "a")
+    if not optimizer.momentum:
+        return [f"{x} <- {x} {move}"]
+    step = f"{b} v {move}" if optimizer.nesterov else "v"
+    return [f"v <- {b} v {move}        {b} = {optimizer.momentum:g}", f"{x} <- {x} + {step}"]
+
+
+def _adaptive(optimizer: Adaptive, server: bool, second: str) -> list[str]:
+    """Adam and its siblings; `second` is the second moment, with G for the gradient and # for the value of beta2."""
+    x, move, g = ("x", "+ server_lr", "Delta") if server else ("y", "- lr", "g")
+    start = f"eps = {optimizer.eps:g}, v starts at {optimizer.v_init:g}"
+    if optimizer.bias_correction:
+        start += ", server_lr times sqrt(1 - beta2^t) / (1 - beta1^t)" if server else ", both moments bias-corrected"
+    return [
+        f"m <- beta1 m + (1 - beta1) {g}        beta1 = {optimizer.beta1:g}",
+        second.replace("G", g).replace("#", f"{optimizer.beta2:g}"),
+        f"{x} <- {x} {move} m / (sqrt(v) + eps)        {start}",
+    ]
+
+
+def _self_tuned(optimizer: Any, server: bool, size: Callable[[Any], str]) -> list[str]:
+    """SGD with a step size of its own, whose parameters are listed below it."""
+    shared = {f.name for f in fields(SGD)}
+    names = ["lr", *(f.name for f in fields(optimizer) if f.name not in shared)]
+    values = (f"{name} = {value}" for name in names if (value := getattr(optimizer, name)) is not None)
+    steps = [line.replace("lr", "eta") for line in _sgd(optimizer, server)]
+    return [*size(optimizer).splitlines(), *steps, ", ".join(values)]
+
+
+def _curvature(optimizer: DeltaSGD) -> str:
+    same = optimizer.batch_mode == "same"
+    last = "the gradient at y_last on the same batch" if same else "the last step's gradient"
+    return (
+        "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"
+        f"theta <- eta' / eta,   eta <- eta'        g_last is {last}; eta starts at lr"
+    )
+
+
+def _polyak(optimizer: SPS) -> str:
+    polyak = "max(0, f(y) - fstar) / (c ||g||^2 + 1e-8)"
+    caps = ["2^(1/500) eta"] * optimizer.smooth + ["max"] * (optimizer.max is not None)
+    return f"eta <- min({', '.join([polyak, *caps])})" if caps else f"eta <- {polyak}"
+
+
+OPTIMIZERS_EXPLAINED: dict[type[Optimizer], ExplainedOptimizer] = {
+    SGD: ExplainedOptimizer(_sgd),  # the plain step needs no citation
+    Adam: ExplainedOptimizer(
+        partial(_adaptive, second="v <- beta2 v + (1 - beta2) G^2        beta2 = #"),
+        "Kingma & Ba 2015; on the server Reddi et al. 2021 (FedAdam)",
+    ),
+    Yogi: ExplainedOptimizer(
+        partial(_adaptive, second="v <- v - (1 - beta2) G^2 sign(v - G^2)        beta2 = #"),
+        "Zaheer et al. 2018; on the server Reddi et al. 2021 (FedYogi)",
+    ),
+    Adagrad: ExplainedOptimizer(
+        partial(_adaptive, second="v <- v + G^2"),
+        "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)",
+    ),
+    DeltaSGD: ExplainedOptimizer(
+        partial(_self_tuned, size=_curvature),
+        "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)",
+    ),
+    SPS: ExplainedOptimizer(
+        partial(_self_tuned, size=_polyak),
+        "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)",
+    ),
+}
+
+
+def _nova(weights: Nova) -> str:
+    steps = "A_i" if weights.tau_eff == "norm" else "J_i"
+    norm = "A_i = ||a_i||_1 where Delta_i = -lr sum_k a_ik g_k"
+    return f"Delta = tau_eff sum_i p_i Delta_i / A_i,   tau_eff = sum_i p_i {steps},   {norm}"
+
+
+WEIGHTS_EXPLAINED: dict[type[Weights], Callable[[Any], str]] = {
+    Samples: lambda weights: "Delta = sum_i p_i Delta_i,   p_i = n_i / sum_j n_j",
+    Uniform: lambda weights: "Delta = (1/|S|) sum_i Delta_i",
+    Nova: _nova,
+}
+
+
+@dataclass(frozen=True)
+class ExplainedCapacity:
+    """What is printed of a capacity: its lines by place, as a rule's."""
+
+    lines: Callable[[Any], Lines]
+    reference: str = ""
+
+
+def _levels(capacity: Capacity) -> Lines:
+    return {
+        "send": "client i receives x_i = x[index of its level]",
+        "serve": "element by element, over the clients that trained it; where nobody did, Delta = 0",
+    }
+
+
+def _widths(capacity: Widths) -> Lines:
+    rates = ", ".join(f"{rate:g}" for rate in capacity.rates)
+    scaled = "\nactivations divided by the rate before each normalisation" if capacity.scaler else ""
+    send = f"client i receives x_i = x[the first ceil(rate w) of the w channels of each layer], rates {rates}"
+    return _levels(capacity) | {"send": send, "start": f"normalisation by the batch alone{scaled}"}
+
+
+def _exits(capacity: Exits) -> Lines:
+    send = "client i receives x_i = x[exits 1..L, the first floor(ratio w) of the w channels of each layer]"
+    loss = "loss <- sum_l l loss(z_l) / (L (L + 1) / 2),  z_l at exit l of L"
+    return _levels(capacity) | {"send": send, "loss": loss}
+
+
+CAPACITIES_EXPLAINED: dict[type[Capacity], ExplainedCapacity] = {
+    Capacity: ExplainedCapacity(_levels),
+    Widths: ExplainedCapacity(_widths, WIDTHS_PAPER),
+    Exits: ExplainedCapacity(_exits, EXITS_PAPER),
+}

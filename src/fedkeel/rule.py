@@ -1,0 +1,248 @@
+"""`Rule`: both halves of a method in one class, and what its formulas may read.
+
+    Me      on clients: a rule's own view of a group of clients, read-only
+    End     on clients: where a local walk ended
+    Up      from clients: what a rule sends up and keeps
+    View    on the server: a rule's own view of a round, read-only
+
+Vectors that all clients share are `[params]`, per-client ones `[clients, params]`, per-client scalars `[clients, 1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from .messages import Facts, Plan
+
+if TYPE_CHECKING:
+    from .aggregate import Reports
+    from .algorithm import Algorithm
+    from .data.batches import Batch
+    from .engine.worker import Site
+    from .optim import Optimizer
+    from .task import Task
+    from .world import Ints, World
+
+Tensors = dict[str, Tensor]
+Losses = Callable[[Tensor | None, Tensor, Tensor], Tensor]  # (z, output, target) -> a loss per sample
+Objective = Callable[[Tensor, "Batch"], tuple[Tensor, Tensor]]  # (y, batch) -> g, value
+Walk = Callable[[Tensor], "End"]  # y -> End; moves y in place
+
+
+@dataclass(frozen=True)
+class Me:
+    """What a rule may read while a group of clients trains. Its tensors are the rule's own; `notes` may be written to,
+    in place.
+    """
+
+    x: Tensor  # the model the clients received
+    facts: Facts
+    steps: Tensor  # J_i: the true steps of each client in this round
+    samples: Tensor  # n_i: the samples each client holds
+    first: Tensor  # 1 where this is the client's first participation, else 0
+    lr: Tensor  # the rate of the plan
+    site: Site  # what else the worker can be asked for: other gradients, representations, the initial model
+    expected: Tensor | None = None  # the steps the server hopes for; None where that is not known
+    valued: bool = False  # the client optimizer reads the objective's value, so penalties have to be added to it
+    sent: Tensors = field(default_factory=dict)  # what this rule's server half sent, and the means of its survey
+    memory: Tensors = field(default_factory=dict)  # what this rule's clients remember
+    notes: Tensors = field(default_factory=dict)  # what `start` returned
+
+    def head(self, n: int) -> Me:
+        """The view of the first n clients: the others have spent their budget."""
+        return replace(
+            self,
+            steps=self.steps[:n],
+            samples=self.samples[:n],
+            first=self.first[:n],
+            lr=self.lr[:n],
+            expected=None if self.expected is None else self.expected[:n],
+            memory={name: rows[:n] for name, rows in self.memory.items()},
+            notes={name: rows[:n] for name, rows in self.notes.items()},
+        )
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a local walk ended: what the client optimizer did, and with which rates."""
+
+    client: Optimizer
+    state: Tensors  # of the optimizer
+    lr: Tensor  # the rate of each client's last step
+    lr_sum: Tensor  # the sum of rates over the steps done
+    loss_sum: Tensor  # the sum of the losses met
+    last: Tensor | None  # each client's last gradient, where a rule wraps the walk
+    moved: Tensor | None = None  # y - x, the update itself; known to `finish`
+
+
+@dataclass(frozen=True)
+class Up:
+    """What a rule sends up for each client of a group, and what they keep.
+
+    mean, weighted: vectors of which the server reads the plain mean, or the mean under the algorithm's weights.
+    derived: vectors the server could rebuild from the update and scalars: averaged plainly, but not counted as sent.
+    memory: the clients' new memory. cover: 1 for each element of the update that counts, else 0.
+
+    >>> Up(mean={"dc": torch.zeros(2, 3)}).memory
+    {}
+    """
+
+    mean: Tensors = field(default_factory=dict)
+    weighted: Tensors = field(default_factory=dict)
+    derived: Tensors = field(default_factory=dict)
+    scalars: Tensors = field(default_factory=dict)
+    memory: Tensors = field(default_factory=dict)
+    cover: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rule may read on the server in one round."""
+
+    x: Tensor  # the model before this round's step
+    x0: Tensor  # the initial model
+    facts: Facts
+    lr: float  # the clients' rate in this round
+    fraction: float  # clients invited, or in `serve` those that reported, over the population
+    answers: Tensors = field(default_factory=dict)  # the weighted means of this rule's survey
+
+
+class Rule:
+    """Both halves of a method. Every method is optional; the round calls those a rule defines.
+
+    On the server:
+
+    init(x, lr)                   the server's tensors before round 1, by name
+    plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
+    send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
+    serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
+    models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
+    report(server, up, view)      columns for the history
+
+    On clients, each for a whole group:
+
+    remember(me)                  a client's memory at its first participation
+    survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
+    start(me)                     notes for the round
+    gradient(g, y, me)            corrects a gradient at y; may be asked about other points than the clients' own
+    penalty(y, me)                what `gradient` is the derivative of, if it is one: SPS then sees the whole objective
+    finish(y, end, me)            what is sent up, and the new memory
+
+    and four that wrap a function, like middleware; the first rule of an algorithm is the innermost:
+
+    loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
+    objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
+    step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
+    walk(go, me, y)                    go(y) is the whole local walk -> End
+
+    `gradient` may change g in place; a rule that keeps g keeps a copy, since the next step overwrites it. What it
+    returns may be changed by the next rule: g, or a tensor of its own, never one of me.memory or me.sent.
+
+    >>> class SignSGD(Rule):
+    ...     def gradient(self, g, y, me):
+    ...         return g.sign()
+    >>> SignSGD().slot, SignSGD().defines("gradient"), SignSGD().linear
+    ('signsgd', True, False)
+    """
+
+    represents: ClassVar[bool] = False  # `loss` reads z, the model's representation of each sample
+    keeps_linear: ClassVar[bool] = False  # although it acts on local steps, updates stay linear in the gradients
+
+    def init(self, x: Tensor, lr: float) -> Tensors:
+        return {}
+
+    def plan(self, plan: Plan, server: Tensors, facts: Facts) -> Plan:
+        return plan
+
+    def send(self, server: Tensors, view: View) -> Tensors:
+        return {}
+
+    def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
+        return server, up.delta
+
+    def models(self, x: Tensor, server: Tensors) -> Tensors:
+        return {"": x}
+
+    def report(self, server: Tensors, up: Reports, view: View) -> dict[str, float]:
+        return {}
+
+    def remember(self, me: Me) -> Tensors:
+        return {}
+
+    def survey(self, me: Me) -> Tensors:
+        return {}
+
+    def start(self, me: Me) -> Tensors:
+        return {}
+
+    def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
+        return g
+
+    def penalty(self, y: Tensor, me: Me) -> Tensor:
+        return y.new_zeros((len(y), 1))
+
+    def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        return Up()
+
+    def loss(self, f: Losses, me: Me, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
+        return f(z, output, target)
+
+    def objective(self, f: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g, value = f(y, batch)
+        return self.gradient(g, y, me), value + self.penalty(y, me) if me.valued else value
+
+    def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return go(y, batch)
+
+    def walk(self, go: Walk, me: Me, y: Tensor) -> End:
+        return go(y)
+
+    def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
+        """Fill in the parameters that depend on the task or the world."""
+        return self
+
+    @property
+    def slot(self) -> str:
+        """The name under which this rule's tensors are kept."""
+        return type(self).__name__.lower()
+
+    @property
+    def linear(self) -> bool:
+        """Whether a client's update stays a fixed linear combination of its gradients: FedNova's norm exists then."""
+        return self.keeps_linear or not any(map(self.defines, ("loss", "objective", "gradient", "step")))
+
+    def defines(self, name: str) -> bool:
+        """Whether this rule has a method of its own of this name."""
+        return getattr(type(self), name) is not getattr(Rule, name)
+
+    def parameters(self) -> dict[str, Any]:
+        """Name and values, for configurations and tables."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else dict(vars(self))
+        return {"name": self.slot} | {k: "a Python function" if callable(v) else v for k, v in values.items()}
+
+    def __repr__(self) -> str:
+        values = {k: v for k, v in self.parameters().items() if k != "name"}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in values.items())})"
+
+
+METHODS = (
+    "init", "plan", "send", "serve", "models", "report", "remember", "survey", "start", "gradient", "penalty", "finish",
+    "loss", "objective", "step", "walk", "resolve",
+)  # fmt: skip
+
+
+def remembered(rule: Rule, me: Me, seen: Ints) -> Tensors:
+    """What a rule's clients remember; those that take part for the first time, what `remember` gives them."""
+    rows = {name: kept.to(me.x.device) for name, kept in me.memory.items()}
+    if rule.defines("remember") and not seen.all():
+        for name, value in rule.remember(me).items():
+            if seen.any():
+                rows[name] = torch.where(me.first.bool(), value, rows.get(name, value)).expand(len(seen), -1)
+            else:  # much faster than a choice, and like one a copy: rules may write to what they remember
+                rows[name] = value.expand(len(seen), -1).clone()
+    return rows

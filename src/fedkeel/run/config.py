@@ -1,0 +1,175 @@
+"""The configuration of a run: every plain setting once, and what `config.json` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import recipes
+from ..algorithm import Algorithm
+from ..engine.threads import MODES, Threads
+from ..errors import InputError, is_count
+from ..round import Job
+from ..settings import NUMBER, POSITIVE, SWITCH, Kind, check_settings, from_file, integer, one_of, setting, settings
+from ..task import Task
+from ..version import __version__
+from ..world import World
+from . import checkpoint as files
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def is_here(device: str) -> bool:
+    """Whether torch can put a tensor on this device."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError):  # the device is unknown, not compiled in, or not there
+        return False
+    return True
+
+
+DTYPE = one_of(DTYPES, " or ".join(DTYPES))
+DEVICE = Kind(str, is_here, "one that torch finds here, such as 'cpu'")
+ENGINE = one_of(MODES, "'auto', 'serial', 'batched' or 'probe'")
+SEED = Kind(int, lambda value: is_count(value, 0) and value < 2**63, "an integer in [0, 2^63)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedConfig:
+    """The settings that all runs of a comparison share: every plain setting but the seed.
+
+    A new line here is a keyword of `train`, a flag of `fedkeel run` and `fedkeel sweep`, a key of every `config.json`
+    that `resume` and `--config` keep, and a key of the panels of `fedkeel reproduce`.
+    """
+
+    rounds: int = setting(200, integer(), "rounds to train", "N")
+    batch_size: int | None = setting(None, integer(), "samples in a batch; default the task's", "B")
+    lr: float | None = setting(None, POSITIVE, "client rate of algorithms that give none; default the task's")
+    target: float | None = setting(None, NUMBER, "count rounds to this accuracy; default the task's", "ACCURACY")
+    eval_every: int = setting(1, integer(), "evaluate every K rounds", "K")
+    eval_samples: int | None = setting(None, integer(), "evaluate on a fixed draw of N test samples", "N")
+    engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task) or probe (tries both)", "MODE")
+    compile: bool | None = setting(
+        None, SWITCH, absent=False,  # earlier versions compiled nothing
+        help="train small models by C, too; default: LSTMs, convolutions and pools, if there is a C compiler",
+    )  # fmt: skip
+    device: str = setting("cpu", DEVICE, "cpu, cuda or mps")
+    dtype: str = setting("float32", DTYPE, "float32 or float64")
+    checkpoint_every: int = setting(10, integer(), "save what resume needs every K rounds", "K", keyword="every")
+    diagnose: int | None = setting(
+        None, integer(), metavar="K", alone=10,
+        help="measure drift, dissimilarity, momentum every K rounds; costs gradients, changes no result",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_settings(self, "train")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as `config.json` has them."""
+        return {name: getattr(self, name) for name in settings(type(self))}
+
+    def adjusted(self, task: Task) -> Task:
+        """The task with the rate and the target of these settings."""
+        if self.lr is None and self.target is None:
+            return task
+        return replace(task, lr=self.lr or task.lr, target=task.target if self.target is None else self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(SharedConfig):
+    """Every plain setting of a run.
+
+    >>> RunConfig(rounds=5).plain()["rounds"], RunConfig.from_keywords({"every": 3}).checkpoint_every
+    (5, 3)
+    >>> RunConfig(rounds=0)
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: The 'rounds' parameter of train must be an integer >= 1. Got 0 instead.
+    """
+
+    seed: int = setting(0, SEED, "seed of every random draw, with --seeds the first one", "N")
+
+    @classmethod
+    def from_keywords(cls, given: dict[str, Any]) -> RunConfig:
+        """The settings that keywords of `train` describe."""
+        names = {one.keyword or name: name for name, one in settings(cls).items()}
+        for keyword, value in given.items():  # an error names the keyword that the user wrote
+            settings(cls)[names[keyword]].check("train", keyword, value)
+        return cls(**{names[keyword]: value for keyword, value in given.items()})
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> RunConfig:
+        """The settings of a run's `config.json`, also of one that an earlier version wrote."""
+        return cls(**from_file(cls, config))
+
+    def keywords(self) -> dict[str, Any]:
+        """The settings as keywords of `train`."""
+        return {one.keyword or name: getattr(self, name) for name, one in settings(type(self)).items()}
+
+
+def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any]:
+    """What `config.json` of a run says: the settings, with everything that was left open filled in."""
+    task = job.task
+    cannot = []
+    if task.spec is None:
+        cannot.append("the task was made from Python objects")
+    if not recipes.nameable(job.algorithm):
+        cannot.append("the algorithm has parts of the user's own")
+    if job.world.parameters()["budget"] is None:
+        cannot.append("the budget is a Python function")
+    plain = chosen.plain()
+    del plain["lr"]  # the algorithm's parameters have the rate that is used
+    return {
+        "fedkeel": __version__,
+        "task": task.spec or task.name,
+        "algorithm": job.algorithm.spec or job.algorithm.title,
+        "parameters": job.algorithm.parameters(),
+        "world": job.world.parameters(),
+        **plain,
+        "batch_size": job.batch_size,
+        "device": str(task.data.x.device),
+        "engine": engine.mode,
+        "engine_reason": engine.reason,
+        "chunk": engine.chunk,
+        "compile": engine.compiled,
+        "target": task.target,
+        "rerunnable": not cannot,
+        **({"why_not": "; ".join(cannot)} if cannot else {}),
+    }
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in a run directory."""
+    config = files.read_json(path / "config.json")
+    if "algorithms" in config:
+        raise InputError(f"{path} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
+    return config
+
+
+def task_of(config: dict[str, Any]) -> Task:
+    """The task that a run's configuration names."""
+    from .. import tasks
+
+    if not config["rerunnable"] and "task" in config.get("why_not", ""):
+        raise InputError(f"The task of this run cannot be made again from its name ({config['why_not']}); give task=.")
+    return tasks.get(config["task"])
+
+
+def algorithm_of(config: dict[str, Any]) -> Algorithm:
+    """The algorithm that a run's configuration describes."""
+    if not config["rerunnable"] and "algorithm" in config.get("why_not", ""):
+        raise InputError(f"This run's algorithm cannot be named ({config['why_not']}); give algorithm=.")
+    return recipes.rebuild(config["parameters"], config["algorithm"])
+
+
+def world_of(config: dict[str, Any]) -> World:
+    """The world that a run's configuration describes."""
+    if config["world"]["budget"] is None:
+        raise InputError("This run's budget was a Python function; give world=.")
+    return World.from_parameters(config["world"])

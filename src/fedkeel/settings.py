@@ -1,0 +1,173 @@
+"""Settings that are described once: a field of a dataclass that also has its range, its help text and its flag.
+
+`RunConfig` and `World` declare their fields with `setting`. Keywords of `train`, flags of the command line and keys of
+`config.json` are made from these fields, so a new setting is one new line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Container, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from .errors import InputError, check, is_count, is_number, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Version 0.1 wrote these keys into every config.json, so a file without one of them is damaged. A file may lack any
+# other setting, because an earlier version wrote it.
+VERSION_0_1 = ("rounds", "seed", "batch_size", "dtype", "engine", "target", "eval_every", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values a setting may have.
+
+    read: makes a value from the text of a flag. valid: whether a value is allowed. must: the error says "must be" this.
+    """
+
+    read: Callable[[str], Any]
+    valid: Callable[[Any], bool]
+    must: str
+
+
+NUMBER = Kind(float, is_number, "a number")
+POSITIVE = Kind(float, lambda value: is_number(value) and value > 0, "> 0")
+SWITCH = Kind(bool, lambda value: isinstance(value, bool), "true or false")
+
+
+def integer(least: int = 1) -> Kind:
+    """Integers from `least` on."""
+    return Kind(int, lambda value: is_count(value, least), f"an integer >= {least}")
+
+
+def one_of(names: Container[str], must: str) -> Kind:
+    """One of these texts."""
+    return Kind(str, lambda value: isinstance(value, str) and value in names, must)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting besides its name and its type.
+
+    keyword: its name in Python, where that is not the field's. absent: its value in runs whose `config.json` does not
+    have it. alone: the value of its flag when nothing follows the flag.
+    """
+
+    default: Any
+    kind: Kind
+    help: str
+    metavar: str | None
+    keyword: str | None
+    absent: Any
+    alone: Any
+
+    def check(self, owner: object, name: str, value: Any) -> None:
+        """Refuse a value that is not allowed; None is allowed where it is the default."""
+        good = (value is None and self.default is None) or self.kind.valid(value)
+        check(good, owner, name, self.kind.must, value)
+
+    @property
+    def text(self) -> str:
+        """Its help text with its default."""
+        return self.help if self.default is None else f"{self.help}; default {self.default}"
+
+
+def setting(
+    default: Any,
+    kind: Kind,
+    help: str,
+    metavar: str | None = None,
+    *,
+    keyword: str | None = None,
+    absent: Any = MISSING,
+    alone: Any = None,
+) -> Any:
+    """Declare a setting as a field of a dataclass.
+
+    >>> @dataclass(frozen=True)
+    ... class Example:
+    ...     rounds: int = setting(200, integer(), "rounds to train", "N")
+    >>> Example().rounds, settings(Example)["rounds"].text
+    (200, 'rounds to train; default 200')
+    """
+    absent = default if absent is MISSING else absent
+    return field(default=default, metadata={"setting": Setting(default, kind, help, metavar, keyword, absent, alone)})
+
+
+def settings(owner: type) -> dict[str, Setting]:
+    """The settings of a dataclass, by name."""
+    return {one.name: one.metadata["setting"] for one in fields(owner) if "setting" in one.metadata}
+
+
+def check_settings(thing: Any, owner: object) -> None:
+    """Refuse settings of `thing` that are out of range; the error names `owner`."""
+    for name, one in settings(type(thing)).items():
+        one.check(owner, name, getattr(thing, name))
+
+
+def from_file(owner: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `owner` that a configuration file has; a later setting has the value it had then."""
+    for name in settings(owner):
+        if name in VERSION_0_1 and name not in config:
+            raise InputError(f"The configuration has no '{name}'.")
+    return {name: config.get(name, one.absent) for name, one in settings(owner).items()}
+
+
+def add_flags(parser: argparse.ArgumentParser, owner: type) -> None:
+    """Add a flag for every setting of `owner`; its value is None where the user does not give it."""
+    for name, one in settings(owner).items():
+        flag = "--" + name.replace("_", "-")
+        if one.kind is SWITCH:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=one.text)
+        else:
+            more: dict[str, Any] = {"help": one.text}
+            if one.alone is not None:
+                more = {"nargs": "?", "const": one.alone, "help": f"{one.text}; without {one.metavar}: {one.alone}"}
+            parser.add_argument(flag, type=_reader(one.kind), metavar=one.metavar, **more)
+
+
+def _reader(kind: Kind) -> Callable[[str], Any]:
+    """`kind.read` for argparse, which hides the message of every error but its own."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind.read(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    read.__name__ = kind.read.__name__  # argparse says "invalid int value"
+    return read
+
+
+def takes_settings(owner: type) -> Callable[[F], F]:
+    """Put the settings of `owner` into the signature of a function with `**settings`, and at SETTINGS into its help."""
+
+    def describe(function: F) -> F:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())
+        positional = [known for known in own if known.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        only = [known for known in own if known.kind is inspect.Parameter.KEYWORD_ONLY]
+        types = {one.name: one.type for one in fields(owner)}
+        keywords = {one.keyword or name: (name, one) for name, one in settings(owner).items()}
+        more = [
+            inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[name])
+            for keyword, (name, one) in keywords.items()
+            if keyword not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*positional, *more, *only])  # type: ignore[attr-defined]
+        lines = "\n".join(f"        {keyword}: {one.text}" for keyword, (_, one) in keywords.items())
+        function.__doc__ = (function.__doc__ or "").replace("        SETTINGS", lines)
+        return function
+
+    return describe
+
+
+def check_keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuse keywords that are not in the signature of `function`, and suggest the nearest one that is."""
+    known = inspect.signature(function).parameters
+    for name in given:
+        if name not in known:
+            raise unknown(f"keyword of {function.__name__}", name, known)

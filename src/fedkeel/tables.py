@@ -1,0 +1,19 @@
+"""Tables keyed by class: what is printed of a part, and what it may be combined with, stand beside the part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def nearest(table: Mapping[type, Value], kind: type) -> Value | None:
+    """The entry of this class or of its nearest ancestor that has one; None without any.
+
+    >>> nearest({int: "a number", object: "anything"}, bool)
+    'a number'
+    >>> nearest({int: "a number"}, str) is None
+    True
+    """
+    return next((table[ancestor] for ancestor in kind.__mro__ if ancestor in table), None)

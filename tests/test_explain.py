@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import fedkeel as fk
+from fedkeel import notation
+from fedkeel.aggregate import WEIGHTS
+from fedkeel.capacity import CAPACITIES
+from fedkeel.explain import _optimizer, _weighing, explain, explained, reference
+from fedkeel.legal import REPLACES_DELTA
+from fedkeel.recipes import OPTIMIZERS, RECIPES
+from fedkeel.rules import RULES
+from fedkeel.tables import nearest
+
+PLACES = {"plan", "send", "start", "loss", "gradient", "step", "walk", "finish", "serve"}
+NO_PAPER = {fk.Schedule, fk.SGD}  # plain parts, which nobody cites
+EXIT_RULES = {fk.SelfDistillation: fk.Exits()}  # rules that need a capacity
+
+
+def formulas(rule: Any) -> dict[str, str]:
+    """A rule's lines in an algorithm that may have it."""
+    client = fk.SGD(momentum=0.9) if isinstance(rule, fk.Guess) else fk.SGD()
+    algorithm = fk.Algorithm(client=client, rules=[rule], capacity=EXIT_RULES.get(type(rule)))
+    given = explained(rule).formulas
+    return given(rule, algorithm) if callable(given) else given
+
+
+@pytest.mark.parametrize("kind", RULES.values())
+def test_every_rule_has_an_entry_of_its_own_with_lines_at_known_places(kind: Any) -> None:
+    entry = notation.RULES_EXPLAINED[kind]
+    assert entry.reference or kind in NO_PAPER
+    lines = formulas(kind())
+    assert lines
+    assert set(lines) <= PLACES
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS.values())
+def test_every_optimizer_has_an_entry_of_its_own(kind: Any) -> None:
+    entry = notation.OPTIMIZERS_EXPLAINED[kind]
+    assert entry.reference or kind in NO_PAPER
+    assert "y <- y" in "\n".join(entry.lines(kind().for_clients(), False))
+    if not kind.finds_rate:
+        assert "Delta" in "\n".join(entry.lines(kind().for_server(), True))
+
+
+@pytest.mark.parametrize("kind", WEIGHTS.values())
+def test_all_weights_have_an_entry_of_their_own(kind: Any) -> None:
+    assert notation.WEIGHTS_EXPLAINED[kind](kind()).startswith("Delta = ")
+
+
+@pytest.mark.parametrize("kind", CAPACITIES.values())
+def test_every_capacity_has_an_entry_of_its_own(kind: Any) -> None:
+    entry = notation.CAPACITIES_EXPLAINED[kind]
+    assert entry.reference
+    assert {"send", "serve"} <= set(entry.lines(kind())) <= PLACES
+
+
+def test_no_table_has_an_entry_for_a_class_that_is_gone() -> None:
+    assert set(notation.RULES_EXPLAINED) == set(RULES.values())
+    assert set(notation.OPTIMIZERS_EXPLAINED) == set(OPTIMIZERS.values())
+    assert set(notation.WEIGHTS_EXPLAINED) == set(WEIGHTS.values())
+    assert set(notation.CAPACITIES_EXPLAINED) == {fk.Widths.__base__, *CAPACITIES.values()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_prints_its_lines_and_whom_to_cite(name: str) -> None:
+    text, algorithm = explain(name), fk.algorithm(name)
+    parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
+    cited = {reference(type(part)) for part in parts} | {RECIPES[name].reference}
+    cited = {paper if isinstance(paper, str) else reference(paper) for paper in cited} - {""}
+    assert {line.removeprefix("  cite: ") for line in text.splitlines() if line.startswith("  cite: ")} == cited
+    assert cited or name == "fedavgcm"
+    for rule in algorithm.rules:
+        given = explained(rule).formulas
+        boxes = given(rule, algorithm) if callable(given) else given
+        assert all(f"      {line}\n" in text for box in boxes.values() for line in box.splitlines())
+        names = (*explained(rule).server, *explained(rule).client) if explained(rule).stateful(rule) else ()
+        assert all(f"{name} ({rule.slot})" in text for name in names)
+
+
+@pytest.mark.parametrize("kind", RULES.values())
+def test_a_rule_names_what_it_keeps_on_clients_if_it_remembers_something(kind: Any) -> None:
+    rule = kind()
+    assert bool(explained(rule).client) == rule.defines("remember")
+
+
+def test_the_rules_that_print_another_delta_are_those_known_to_replace_it() -> None:
+    printed = {kind for kind in RULES.values() if "\nDelta <- " in formulas(kind()).get("serve", "")}
+    assert printed == set(REPLACES_DELTA)
+
+
+@dataclass(frozen=True, repr=False)
+class Halved(fk.Rule):
+    """A user's own rule, of which nobody has written what to print."""
+
+    def gradient(self, g: Any, y: Any, me: Any) -> Any:
+        return g / 2
+
+
+def test_a_users_own_rule_is_explained_as_nothing_but_its_name() -> None:
+    mine, plain = (explain(fk.Algorithm(rules=rules)) for rules in ([Halved()], []))
+    assert mine.splitlines()[0] == "sgd+halved"
+    assert mine.splitlines()[1:] == plain.splitlines()[1:]
+
+
+def test_a_users_own_rule_is_explained_by_the_entry_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = notation.Explained("Me 2026", {"gradient": "g <- g / 2"}, client=("half",))
+    monkeypatch.setitem(notation.RULES_EXPLAINED, Halved, entry)
+    text = explain(fk.Algorithm(rules=[Halved()]))
+    assert "      g <- g / 2\n" in text
+    assert "half (halved)" in text
+    assert "  cite: Me 2026" in text
+
+
+def test_a_class_made_at_run_time_is_explained_as_its_ancestor() -> None:
+    kind = type("Nearer", (fk.Proximal,), {})
+    assert explained(kind(0.1)) is notation.RULES_EXPLAINED[fk.Proximal]
+    assert nearest(notation.OPTIMIZERS_EXPLAINED, type("Mine", (fk.SPS,), {})) is notation.OPTIMIZERS_EXPLAINED[fk.SPS]
+
+
+def test_optimizers_and_weights_without_an_entry_are_named() -> None:
+    @dataclass(frozen=True)
+    class Signs(fk.SGD.__base__):  # type: ignore[misc, name-defined]
+        def step(self, *given: Any) -> None: ...
+
+    @dataclass(frozen=True)
+    class Equal(fk.Uniform.__base__):  # type: ignore[misc, name-defined]
+        def each(self, samples: Any, norm: Any) -> Any:
+            return torch.ones_like(samples)
+
+        def scale(self, samples: Any, norms: Any, steps: Any) -> Any:
+            return torch.ones(()) / len(samples)
+
+    assert _optimizer(Signs(), server=False) == ["      y <- a step of Signs"]
+    assert _weighing(fk.Algorithm(weights=Equal())) == "Delta = the mean of Delta_i, weighted by Equal"
+
+
+def test_an_algorithm_made_by_name_is_explained_as_that_name() -> None:
+    assert explain(fk.algorithm("fedprox:mu=0.5")) == explain("fedprox:mu=0.5")
+
+
+def test_a_replaced_delta_is_printed_after_the_rules_that_see_the_mean() -> None:
+    text = explain("feddyn+fedcm:weights=uniform")
+    assert re.search(r"h <- h .*\n +D <- -Delta\n +Delta <- Delta - h / alpha\n +x <- x", text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [(fk.Mime(0.9), True), (fk.Mime(0.0), False), (fk.MimeLite(0.9), True), (fk.MimeLite(0.0), False)],
+)
+def test_mime_keeps_a_momentum_only_if_it_has_one(rule: Any, kept: bool) -> None:
+    text = explain(fk.Algorithm(rules=[rule], weights="uniform"))
+    assert (f"m ({rule.slot})" in text) == kept
+    assert ("prints 3x" in text) == (kept and isinstance(rule, fk.Mime))
