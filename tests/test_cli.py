@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.compare import Arm
 from fedkeel.explain import explain
+from fedkeel.lab.compare import Arm
+from fedkeel.lab.report.terminal import table
 from fedkeel.recipes import RECIPES
-from fedkeel.report.terminal import table
 from fedkeel.run.history import History
 
 SMALL = ["--rounds", "3", "--cohort", "4"]
@@ -173,7 +173,7 @@ def test_the_table_says_where_gel_brought_momentum(tmp_path: Path, capsys: pytes
 
 def test_a_stability_warning_is_one_line_without_our_code(tmp_path: Path) -> None:
     words = ["run", "synthetic:users=4", "fedhbm", "--cohort", "all", "--rounds", "1", "--out", str(tmp_path / "d")]
-    done = subprocess.run([sys.executable, "-m", "fedkeel.cli", *words], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "fedkeel", *words], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"fedkeel: warning: FedHBM with beta=1, s=1: k=1\.\d+ >= 1, .*\n", done.stderr)
 
 
@@ -297,7 +297,7 @@ def test_an_interrupt_exits_with_130_and_the_run_goes_on_from_there(tmp_path: Pa
     words = [
         sys.executable,
         "-m",
-        "fedkeel.cli",
+        "fedkeel",
         "run",
         "synthetic",
         "scaffold",

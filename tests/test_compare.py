@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkeel.cli import main
-from fedkeel.compare import (
+from fedkeel.lab.compare import (
     Arm,
     Gain,
     beyond,
@@ -47,7 +47,7 @@ def arm(*histories: History, target: float | None = 0.5, status: str = "done") -
 
 
 def test_numbers_need_nothing_that_draws() -> None:
-    words = "import sys; sys.modules['rich'] = None; import fedkeel.compare, fedkeel.study"
+    words = "import sys; sys.modules['rich'] = None; import fedkeel.lab.compare, fedkeel.lab.study"
     subprocess.run([sys.executable, "-c", words], check=True)
 
 

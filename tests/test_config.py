@@ -14,9 +14,9 @@ import torch
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.lab.study import Study
 from fedkeel.run.config import RunConfig
 from fedkeel.settings import VERSION_0_1, settings
-from fedkeel.study import Study
 from fedkeel.world import World
 
 TASK = "synthetic:users=5"
@@ -28,7 +28,7 @@ import contextlib, inspect, io, json, shutil, sys
 from pathlib import Path
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.reproduce import plan
+from fedkeel.lab.reproduce import plan
 
 def command(*words):
     out = io.StringIO()

@@ -10,7 +10,8 @@ from rich.console import Console
 
 import fedkeel as fk
 from fedkeel import InputError, MissingExtra
-from fedkeel.data import catalogue, command, show, store
+from fedkeel.cli import data as command
+from fedkeel.data import catalogue, show, store
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def home(tmp_path, monkeypatch):
 
 def run(*words):
     parser = argparse.ArgumentParser()
-    command.add_commands(parser.add_subparsers(required=True))
+    command.add_command(parser.add_subparsers(required=True))
     arguments = parser.parse_args(["data", *map(str, words)])
     return arguments.do(arguments)
 

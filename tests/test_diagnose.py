@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import fedkeel as fk
-from fedkeel import diagnose as d
 from fedkeel.aggregate import Nova, Samples, Uniform
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
+from fedkeel.lab import diagnose as d
 from fedkeel.recipes import RECIPES
 from fedkeel.response import coefficients, lengths
 from fedkeel.run.history import COLUMNS

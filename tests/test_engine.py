@@ -17,8 +17,8 @@ from fedkeel.engine.gradients.lockstep import chain, plain_gradients
 from fedkeel.engine.probe import probe
 from fedkeel.engine.threads import Threads
 from fedkeel.errors import EngineWarning, InputError
+from fedkeel.lab.study import Study, carry_out
 from fedkeel.run.checkpoint import read_json
-from fedkeel.study import Study, carry_out
 
 compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel import grammar
-from fedkeel.cli import _parser
+from fedkeel.cli import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -59,7 +59,7 @@ def test_every_command_on_a_page_can_be_read_and_every_link_leads_somewhere(page
     commands += re.findall(r"^\| `fedkeel ([^`]*)` \|", whole, re.MULTILINE)
     for command in commands:
         words = re.split(r"\s{3,}", command)[0]  # what stands behind it says what it does
-        arguments = _parser().parse_args(shlex.split(words))
+        arguments = parser().parse_args(shlex.split(words))
         for name in getattr(arguments, "algorithms", []):
             fk.algorithm(name)
         if task := getattr(arguments, "task", None):

@@ -12,11 +12,11 @@ import pytest
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.compare import Arm
-from fedkeel.report import replay, verdict
-from fedkeel.report.curves import POINTS, curve
-from fedkeel.report.page import as_html, document, read
-from fedkeel.report.runs import Group, Ran, Reader, arms
+from fedkeel.lab.compare import Arm
+from fedkeel.lab.report import replay, verdict
+from fedkeel.lab.report.curves import POINTS, curve
+from fedkeel.lab.report.page import as_html, document, read
+from fedkeel.lab.report.runs import Group, Ran, Reader, arms
 from fedkeel.run.history import History
 
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"

@@ -12,13 +12,13 @@ import pytest
 
 from fedkeel import recipes
 from fedkeel.cli import main
-from fedkeel.compare import Arm
 from fedkeel.errors import InputError
-from fedkeel.reproduce import SCALES, page, plan
-from fedkeel.reproduce.carry_out import Measured, carry_out
-from fedkeel.reproduce.verdict import Gain, gain, judge, overall, verdict
+from fedkeel.lab.compare import Arm
+from fedkeel.lab.reproduce import SCALES, page, plan
+from fedkeel.lab.reproduce.carry_out import Measured, carry_out
+from fedkeel.lab.reproduce.verdict import Gain, gain, judge, overall, verdict
+from fedkeel.lab.study import Study
 from fedkeel.run.history import History
-from fedkeel.study import Study
 
 ASKED = {
     "gel/table2", "gel/table3", "gel/fig8", "gel/fig9", "gel/fig10", "gel/fig11", "gel/table5", "gel/table6",

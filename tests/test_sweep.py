@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.compare import Arm
-from fedkeel.report.heatmap import verdict
+from fedkeel.lab.compare import Arm
+from fedkeel.lab.report.heatmap import verdict
+from fedkeel.lab.sweep.choice import Choice
+from fedkeel.lab.sweep.grid import Grid, Range
 from fedkeel.run.history import History
-from fedkeel.sweep.choice import Choice
-from fedkeel.sweep.grid import Grid, Range
 
 SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]
 

@@ -25,9 +25,9 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.report.progress import Watching
-from fedkeel.report.ui import Ui
-from fedkeel.study import Study
+from fedkeel.lab.report.progress import Watching
+from fedkeel.lab.report.ui import Ui
+from fedkeel.lab.study import Study
 
 
 def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:

@@ -9,7 +9,10 @@
 4
 """
 
-from . import tasks, trackers
+from importlib import import_module
+from typing import Any
+
+from . import tasks
 from .aggregate import Nova, Reports, Samples, Uniform
 from .algorithm import Algorithm
 from .capacity import Exits, Widths
@@ -44,6 +47,14 @@ from .run.training import Run, load, resume, train
 from .task import Task, cross_entropy
 from .version import __version__
 from .world import Epochs, FixedSteps, UniformSteps, World
+
+
+def __getattr__(name: str) -> Any:
+    """The laboratory is imported when one of its public names is used: `fk.trackers`."""
+    if name == "trackers":
+        return import_module(f"{__name__}.lab.trackers")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "GHBM",

@@ -16,13 +16,7 @@ from .algorithm import Algorithm
 from .capacity import Capacity
 from .data import FederatedData
 from .errors import StabilityWarning
-from .notation import (
-    CAPACITIES_EXPLAINED,
-    OPTIMIZERS_EXPLAINED,
-    RULES_EXPLAINED,
-    WEIGHTS_EXPLAINED,
-    Explained,
-)
+from .notation import CAPACITIES_EXPLAINED, OPTIMIZERS_EXPLAINED, RULES_EXPLAINED, WEIGHTS_EXPLAINED, Explained
 from .optim import Optimizer
 from .rule import Rule
 from .tables import nearest

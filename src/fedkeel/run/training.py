@@ -76,7 +76,7 @@ class Run:
 
     def plot(self) -> None:
         """Draw the accuracy curve in the terminal."""
-        from ..report.terminal import draw
+        from ..lab.report.terminal import draw
 
         draw({self.config["algorithm"]: [self.history]}, self.config["target"])
 
@@ -283,7 +283,7 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
 
 
 def _diagnosed(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
-    from ..diagnose import diagnose  # measured only where somebody asks
+    from ..lab.diagnose import diagnose  # measured only where somebody asks
 
     return diagnose(job, state, engine)
 

@@ -1,0 +1,85 @@
+"""The `fedkeel` command, one file per command. The same words as in Python: a task, algorithms, a world.
+
+    run.py, resume.py                       train one algorithm or compare several; go on with what was stopped
+    compare.py, sweep.py, reproduce.py      tables, searches, the papers' experiments
+    report.py                               pages: `report` and `ui`
+    list.py, explain.py, data.py            what there is
+    flags.py                                flags and output that several commands share
+
+A command imports what it needs when it is called, so that `fedkeel --help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from ..errors import FedkeelError, InputError, StabilityWarning
+from ..version import __version__
+from . import compare, data, explain, report, reproduce, resume, run, sweep
+from . import list as list_
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one line for an error."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    """The parser of the whole command; each command sets `do`, a function of the arguments."""
+    made = Parser(prog="fedkeel", description="Federated learning on an even keel.")
+    made.add_argument("--version", action="version", version=f"fedkeel {__version__}")
+    commands = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    for module in (run, resume, compare, list_, explain, report, sweep, reproduce, data):
+        module.add_command(commands)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit code: 0 done, 1 failed on the way, 2 bad input, 3 diverged, 130 interrupted."""
+    arguments = parser().parse_args(argv)
+    try:
+        with _printing_warnings():
+            return int(arguments.do(arguments))
+    except InputError as error:
+        return _fail(error, 2)
+    except FedkeelError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has left
+        sys.stderr.close()
+        return 0
+    except OSError as error:  # a full disk, a folder that went away
+        return _fail(f"{error.filename or 'output'}: {error.strerror}", 1)
+
+
+@contextmanager
+def _printing_warnings() -> Iterator[None]:
+    """Our own warnings as one line each, printed once although an arm is checked first and then run with every seed."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *where: Any, **place: Any) -> None:
+        if not isinstance(message, StabilityWarning):
+            usual(message, *where, **place)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            print(f"fedkeel: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.simplefilter("always", StabilityWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _fail(error: object, code: int) -> int:
+    print(f"fedkeel: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,23 @@
+"""`fedkeel explain`: an algorithm as its paper's box."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_command(commands: Any) -> None:
+    """Add `explain` to the command's parser."""
+    explain = commands.add_parser(
+        "explain", help="an algorithm as its paper's box: updates, state, traffic, references"
+    )
+    explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
+    explain.set_defaults(do=do)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    """`fedkeel explain ALGORITHM`."""
+    from ..explain import explain
+
+    print(explain(arguments.algorithm))
+    return 0

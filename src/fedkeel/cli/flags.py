@@ -1,0 +1,88 @@
+"""Flags that several commands share, and what they make of them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..lab.study import Study
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The flags of everything that trains: how long, in which world, with which seeds, to where."""
+    from ..run.config import RunConfig
+    from ..settings import add_flags
+    from ..world import World
+
+    add_flags(parser, RunConfig)
+    parser.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
+    add_flags(parser, World)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
+    parser.add_argument("--overwrite", action="store_true", help="empty DIR first")
+    add_output(parser)
+
+
+def add_ui(parser: argparse.ArgumentParser) -> None:
+    """The flag for a live page."""
+    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The flags for what is printed."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what was chosen, and why")
+
+
+def given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
+    """The settings of `owner` that the user gave a flag for."""
+    from ..settings import settings
+
+    return {name: value for name in settings(owner) if (value := getattr(arguments, name)) is not None}
+
+
+def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
+    """The study that the flags of `add_settings` describe."""
+    from ..lab.study import Study
+    from ..run.config import RunConfig
+    from ..world import World
+
+    if arguments.seeds is not None and arguments.seeds < 1:
+        raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
+    chosen = given(arguments, RunConfig)
+    first = chosen.pop("seed", RunConfig.seed)
+    return Study(
+        task=arguments.task,
+        algorithms=[_canonical(text) for text in algorithms],
+        world=World.from_parameters(given(arguments, World)),
+        seeds=list(range(first, first + (arguments.seeds or 1))),
+        **chosen,
+    )
+
+
+def _canonical(text: str) -> str:
+    from ..recipes import algorithm
+
+    spec = algorithm(text).spec
+    assert spec is not None
+    return spec
+
+
+def new_place(task: str) -> Path:
+    """The folder of runs for which the user named none."""
+    return Path("runs", f"{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def terminal() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to

@@ -1,0 +1,30 @@
+"""`fedkeel resume`: go on with a run, a comparison or a sweep that was stopped."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .flags import add_output, add_ui
+
+
+def add_command(commands: Any) -> None:
+    """Add `resume` to the command's parser."""
+    resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
+    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
+    add_ui(resume)
+    add_output(resume)
+    resume.set_defaults(do=do)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    """`fedkeel resume DIR`."""
+    from ..lab.study import Study
+    from ..run import checkpoint as files
+    from . import run, sweep
+
+    config = files.read_json(arguments.folder / "config.json")
+    if "sweep" in config:
+        return sweep.go_on(config, arguments.folder, arguments)
+    return run.carry_out(Study.from_config(config), arguments.folder, arguments)

@@ -1,0 +1,122 @@
+"""`fedkeel sweep`: try values of an algorithm's keys, in parallel, and see which is best."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from .flags import add_settings, new_place, study_of, terminal
+
+EXAMPLES = """examples:
+  fedkeel sweep synthetic fedavgcm+gel --grid lr=0.001,0.01,0.1 server_lr=0.5,1,2 --seeds 3
+  fedkeel sweep synthetic fedprox --grid lr=0.001..1 mu=0,0.01,0.1 --optuna 20 --target 0.8
+
+A key belongs to the algorithm's first name; write PART.KEY for a later one (gel.steps=5,10). Stopped, the same
+command with the same --out goes on, and so does fedkeel resume DIR. The best cell has the fewest rounds to the target
+where a target is known and some cell reaches it with every seed, else the highest last accuracy (a search always takes
+the last accuracy); --metric chooses."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `sweep` to the command's parser."""
+    sweep = commands.add_parser(
+        "sweep",
+        help="try values of an algorithm's keys in parallel, find the best",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sweep.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
+    sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
+    sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
+    sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
+    sweep.add_argument("--metric", metavar="NAME", help="rounds (to target), last or best (accuracy)")
+    sweep.add_argument("--optuna", type=int, metavar="N", help="search with N trials (needs optuna)")
+    sweep.add_argument("--png", type=Path, metavar="FILE", help="write the heat map as a picture (needs matplotlib)")
+    add_settings(sweep)
+    sweep.set_defaults(do=do)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    """`fedkeel sweep TASK ALGORITHM --grid ...`."""
+    from ..engine.threads import cores
+    from ..errors import InputError, check, is_count
+    from ..lab.report import heatmap
+    from ..lab.sweep.grid import Grid
+    from ..lab.sweep.run import configuration
+    from ..run import checkpoint as files
+
+    check(arguments.jobs is None or is_count(arguments.jobs), "sweep", "jobs", "an integer >= 1", arguments.jobs)
+    grid = Grid.parse(arguments.algorithm, arguments.grid)
+    if arguments.png is not None:
+        if len(grid.keys) > 2:
+            raise InputError("--png draws one or two keys; leave it out.")
+        heatmap.figures()
+    batch = arguments.jobs or cores()
+    study = study_of(arguments, [arguments.algorithm])
+    config = configuration(study, grid, arguments.metric, arguments.optuna, batch)
+    out = arguments.out or new_place(study.task)
+    if arguments.overwrite or not _same_sweep(config, out):
+        files.new_folder(out, arguments.overwrite)
+    return go_on(config, out, arguments)
+
+
+def _same_sweep(config: dict[str, Any], out: Path) -> bool:
+    """Whether `out` holds this very sweep, to be continued; what a search has tried so far is not part of it."""
+    from ..errors import InputError
+    from ..run import checkpoint as files
+    from ..run.config import SharedConfig
+
+    if not (out / "config.json").exists():
+        return False
+    known = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
+    found = ["sweep"]  # settled by the sweep itself
+    found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
+    found += ["engine"] if config["engine"] == "probe" else []
+    if known.get("sweep", {}) | {"batch": 0, "metric": 0} != config["sweep"] | {"batch": 0, "metric": 0} or any(
+        known.get(key) != config[key] for key in config if key not in found
+    ):
+        raise InputError(f"{out} holds something else. Choose another --out, or add --overwrite.")
+    config["sweep"]["batch"] = known["sweep"]["batch"]
+    if config["engine"] == "probe":
+        config |= {key: known[key] for key in ("engine", "engine_reason") if key in known}
+    return True
+
+
+def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> int:
+    """Run what is left of a sweep and tell the outcome; also what `fedkeel resume` does with one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..engine.threads import cores
+    from ..lab.report import heatmap
+    from ..lab.sweep.run import carry_out, document
+
+    talk = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
+    runs = (config["sweep"].get("optuna") or len(config["algorithms"])) * len(config["seeds"])
+    ended: set[tuple[str, int]] = set()
+    with Progress(*columns, TextColumn("{task.fields[told]}"), console=talk, disable=not talk.is_terminal) as progress:
+        line = progress.add_task("runs", total=runs, told="")
+
+        def tell(item: tuple[str, int, str], status: str) -> None:
+            ended.add(item[:2])  # a search reads earlier runs again
+            progress.update(line, completed=len(ended), told=f"{item[0]} #{item[1]} {status}")
+
+        try:
+            choice = carry_out(config, out, getattr(arguments, "jobs", None) or cores(), tell)
+        except KeyboardInterrupt:
+            progress.stop()
+            told = f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}"
+            talk.print(told, style="yellow", soft_wrap=True, highlight=False)
+            return 130
+    if arguments.json:
+        print(json.dumps({"out": str(out), **document(config, choice)}))
+    else:
+        console = terminal()
+        heatmap.draw(choice, console)
+        console.print(f"Saved in {out}.", style="dim", soft_wrap=True, highlight=False)
+    if getattr(arguments, "png", None) is not None:
+        heatmap.save(choice, arguments.png)
+    return 3 if all(one.arm.diverged for one in choice.ranked) else 0

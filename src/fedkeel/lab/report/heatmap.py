@@ -1,0 +1,146 @@
+"""The outcome of a sweep: a heat map of two keys, bars of one, a list of more; and what may be said of the best."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...errors import InputError, MissingExtra, is_number
+from ..compare import interval
+from ..sweep.choice import METRICS, Choice, Scored
+from ..sweep.grid import written
+
+BAR, LISTED = 40, 12  # characters of the longest bar, lines of the longest list
+
+
+def draw(choice: Choice, console: Console) -> None:
+    """Show all cells and the verdict."""
+    keys = choice.grid.keys
+    console.print(Text(f"{METRICS[choice.metric]}, mean over seeds; * is the best", style="dim"))
+    if len(keys) == 2 and not choice.grid.ranges:
+        console.print(_map(choice))
+    elif len(keys) == 1:
+        console.print(_bars(choice))
+    else:
+        console.print(_list(choice))
+    for line in verdict(choice):
+        console.print(Text(line), soft_wrap=True)
+
+
+def verdict(choice: Choice) -> list[str]:
+    """The best cell, whether the next one can be told from it, and what to be careful about."""
+    best = choice.best
+    if best is None or best.values is None:
+        return [f"No cell has a number: {', '.join(sorted({one.word for one in choice.ranked}))}."]
+    half = interval(best.values)
+    style = ".1f" if choice.metric == "rounds" else ".4f"
+    lines = [f"Best: {best.arm.name}  {best.word}" + (f" ± {half:{style}} (95 %)" if half is not None else "")]
+    if choice.runner_up is not None:
+        answer = {
+            True: "can be told apart from it by these seeds",
+            False: "cannot be told apart from it by these seeds",
+            None: "cannot be told apart from it with one seed",
+        }[choice.told_apart]
+        lines.append(f"Next: {choice.runner_up.arm.name}  {choice.runner_up.word}, {answer}.")
+    if choice.on_edge:
+        lines.append(f"Warning: the best lies on the grid's edge in {', '.join(choice.on_edge)}; widen the grid.")
+    return lines
+
+
+def _values(choice: Choice, place: int) -> list[Any]:
+    tried = list(dict.fromkeys(one.cell[place] for one in choice.ranked))
+    return sorted(tried, key=lambda v: (not is_number(v), v if is_number(v) else 0, str(v)))
+
+
+def _heat(choice: Choice, one: Scored) -> float | None:
+    """0 for the worst mean, 1 for the best."""
+    means = [other.mean for other in choice.ranked if other.mean is not None]
+    if one.mean is None:
+        return None
+    share = (one.mean - min(means)) / ((max(means) - min(means)) or 1.0)
+    return 1 - share if choice.metric == "rounds" else share
+
+
+def _cell(choice: Choice, one: Scored | None) -> Text:
+    if one is None:
+        return Text("")
+    heat, mark = _heat(choice, one), "*" if one is choice.best else " "
+    if heat is None:
+        return Text(f"{one.word} ", style="dim")
+    blue = f"rgb({round(235 - 205 * heat)},{round(243 - 143 * heat)},{round(250 - 60 * heat)})"
+    return Text(f" {one.word}{mark}", style=f"{'white' if heat > 0.5 else 'black'} on {blue}")
+
+
+def _map(choice: Choice) -> Table:
+    rows, columns = _values(choice, 0), _values(choice, 1)
+    at = {(written(one.cell[0]), written(one.cell[1])): one for one in choice.ranked}
+    view = Table(box=None, padding=(0, 1, 0, 0))
+    view.add_column(f"{choice.grid.keys[0]} \\ {choice.grid.keys[1]}", justify="right")
+    for column in columns:
+        view.add_column(written(column), justify="right", no_wrap=True)
+    for row in rows:
+        cells = (_cell(choice, at.get((written(row), written(column)))) for column in columns)
+        view.add_row(Text(written(row), style="bold"), *cells)
+    return view
+
+
+def _bars(choice: Choice) -> Table:
+    view = Table(choice.grid.keys[0], "", "", box=None, padding=(0, 1, 0, 0))
+    top = max((one.mean for one in choice.ranked if one.mean is not None), default=0.0) or 1.0
+    at = {written(one.cell[0]): one for one in choice.ranked}
+    for value in _values(choice, 0):
+        one = at[written(value)]
+        bar = "█" * round(BAR * (one.mean or 0.0) / top)
+        view.add_row(Text(written(value), style="bold"), _cell(choice, one), Text(bar, style="cyan"))
+    return view
+
+
+def _list(choice: Choice) -> Table:
+    view = Table(*choice.grid.keys, "", box=None, padding=(0, 1, 0, 0))
+    for one in choice.ranked[:LISTED]:
+        view.add_row(*(Text(written(value)) for value in one.cell), _cell(choice, one))
+    if len(choice.ranked) > LISTED:
+        view.add_row(Text(f"and {len(choice.ranked) - LISTED} more", style="dim"))
+    return view
+
+
+def save(choice: Choice, file: Path) -> None:
+    """Write the heat map (one key: a line) as a picture."""
+    figure = figures().Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    keys, means = choice.grid.keys, {tuple(map(written, one.cell)): one.mean for one in choice.ranked}
+    first = _values(choice, 0)
+    if len(keys) == 1:
+        points = [(written(v), mean) for v in first if (mean := means[(written(v),)]) is not None]
+        axes.plot([name for name, _ in points], [mean for _, mean in points], marker="o")
+        axes.set(xlabel=keys[0], ylabel=METRICS[choice.metric])
+    else:
+        second, nothing = _values(choice, 1), float("nan")
+        grid = [[_or(means.get((written(a), written(b))), nothing) for b in second] for a in first]
+        colours = "Blues_r" if choice.metric == "rounds" else "Blues"
+        figure.colorbar(axes.imshow(grid, aspect="auto", cmap=colours), ax=axes, label=METRICS[choice.metric])
+        axes.set(xlabel=keys[1], ylabel=keys[0])
+        axes.set_xticks(range(len(second)), [written(v) for v in second])
+        axes.set_yticks(range(len(first)), [written(v) for v in first])
+    axes.set_title(choice.grid.base)
+    try:
+        figure.savefig(file, dpi=120)
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot write {file}: {error}.") from error
+
+
+def figures() -> Any:
+    """matplotlib's figures; asked for before a sweep as well, so that a missing one is known before hours of work."""
+    try:
+        return importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else value

@@ -1,0 +1,205 @@
+"""One page about runs: their data as one JSON document, and the HTML file that holds it and needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import time
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...version import __version__
+from . import replay, verdict
+from .curves import columns, curve, megabytes, number
+from .runs import Group, Ran, Reader
+
+TUNED = ("lr", "epochs", "batch_size", "h", "phi")
+SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
+AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up", "sim_seconds")
+
+Document = dict[str, Any]
+
+
+def document(groups: Sequence[Group], replays: bool = True) -> Document:
+    """Everything the page shows. Without `replays` the panels about clients say that they come later."""
+    names = sorted({str(group.runs[0].config["task"]) for group in groups})
+    if len(names) > 1:
+        raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
+    compared = verdict.compare(groups)
+    said = verdict.told(compared)
+    said["warnings"] += _unequal(groups)
+    if replays:
+        clients = replay.panels(list(groups))
+    else:
+        later = {"why": "Drawn when all runs have ended."}
+        clients = dict.fromkeys(("participation", "budgets", "labels", "accuracies"), later)
+    return {
+        "title": f"fedkeel: {names[0]}",
+        "task": names[0],
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+        "fedkeel": __version__,
+        "metric": compared.metric,
+        "target": compared.target if compared.unreached is None else compared.unreached,
+        "counted": compared.target is not None,  # costs are those to the target
+        "verdict": said,
+        "table": verdict.table(compared),
+        "versus": verdict.versus(compared),
+        "arms": [_arm(group) for group in groups],
+        "columns": _kinds(groups),
+        "clients": clients,
+        "configuration": _configuration(groups),
+        "environment": _distinct([run.environment for group in groups for run in group.runs]),
+        "runs": [_progress(group, run) for group in groups for run in group.runs],
+    }
+
+
+def _unequal(groups: Sequence[Group]) -> list[str]:
+    """Settings apart from the algorithm in which arms differ: then not only the algorithm is compared."""
+    told = []
+    names = ("cohort", "budget", "expected_steps", "sampler", "rounds", "batch_size", "dtype", "target", "eval_samples",
+             "eval_every")  # fmt: skip
+    for name in names:
+        values = [g.runs[0].config["world"].get(name, g.runs[0].config.get(name)) for g in groups]
+        if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
+            each = ", ".join(f"{value} in {group.name}" for group, value in zip(groups, values, strict=True))
+            told.append(f"Not all else is equal: {name} is {each}.")
+    return told
+
+
+def _arm(group: Group) -> Document:
+    """Curves of every column: over the seeds that have ended, and one by one of those on their way."""
+    ended, running = [run.history for run in group.complete], [run for run in group.runs if not run.complete]
+    found = columns(run.history for run in group.runs)
+    return {
+        "name": group.name,
+        "seeds": len(group.complete),
+        "curves": {name: made for name in found if (made := curve(ended, name))},
+        "running": [
+            {
+                "seed": run.config["seed"],
+                "curves": {name: made for name in found if (made := curve([run.history], name))},
+            }
+            for run in running
+        ],
+    }
+
+
+def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Which columns belong in which part of the page; every number of the histories is in one of them."""
+    found = columns(run.history for group in groups for run in group.runs)
+    scores = [n for n in found if n in verdict.METRICS or n.startswith(("accuracy_", "loss_"))]
+    scores.sort(key=lambda n: list(verdict.METRICS).index(n) if n in verdict.METRICS else len(verdict.METRICS))
+    shown = {"scores": scores, "tuned": [n for n in TUNED if n in found], "spread": [n for n in SPREAD if n in found]}
+    rest = [n for n in found if n not in AXIS_COLUMNS and not any(n in names for names in shown.values())]
+    return {**shown, "more": rest}
+
+
+def _configuration(groups: Sequence[Group]) -> Document:
+    """What all runs share, and what is an arm's own."""
+    flat = [_flat(group.runs[0].config) for group in groups]
+    names = list(dict.fromkeys(name for one in flat for name in one if name not in ("seed", "algorithm", "fedkeel")))
+    shared = {n: flat[0].get(n) for n in names if all(one.get(n) == flat[0].get(n) for one in flat)}
+    own = [{n: one[n] for n in one if n in names and n not in shared} for one in flat]
+    return {
+        "shared": shared,
+        "arms": [
+            {"name": group.name, "seeds": [run.config["seed"] for run in group.runs], "place": str(group.runs[0].place),
+             "own": values}
+            for group, values in zip(groups, own, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _flat(values: dict[str, Any], under: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{under}{name}.")
+        else:
+            flat[under + name] = value if isinstance(value, str) else json.dumps(value)
+    return flat
+
+
+def _distinct(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    return list({json.dumps(one, sort_keys=True): _flat(one) for one in found if one}.values())
+
+
+def _progress(group: Group, run: Ran) -> Document:
+    """How far a run is, for the live page."""
+    row = run.history[-1] if run.history else {"round": 0}
+    scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
+    wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
+    pace = row["round"] / wall if wall else None
+    return {
+        "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
+        "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
+        "megabytes": megabytes(row), "seconds": number(row.get("sim_seconds")), "pace": pace,
+        "left": left / pace if pace else None, "late": sum(int(number(r.get("late")) or 0) for r in run.history),
+        "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
+    }  # fmt: skip
+
+
+def clean(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know.
+
+    >>> clean({"a": [float("nan"), 1.5]})
+    {'a': [None, 1.5]}
+    """
+    if isinstance(value, dict):
+        return {str(k): clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(v) for v in value]
+    return number(value) if isinstance(value, float) else value
+
+
+def as_json(made: Document) -> str:
+    """JSON that stays data inside an HTML page, whatever a name in it looks like.
+
+    >>> as_json({"name": "</script>"})
+    '{"name": "\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(clean(made), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def as_html(made: Document, live: bool = False) -> str:
+    """The page, whole: style, script and data inside. Only our own script may run in it, and nothing is fetched."""
+    here = resources.files(__package__)
+    script, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; base-uri 'none'"
+    said = made.get("verdict", {})
+    lines = [said.get("headline", ""), *said.get("points", []), *said.get("warnings", [])]
+    parts = {
+        "policy": policy + ("; connect-src 'self'" if live else ""),
+        "title": html.escape(made["title"]),
+        "style": style,
+        "script": script,
+        "data": as_json({**made, "live": live}),
+        "verdict": "".join(f"<p>{html.escape(line)}</p>" for line in lines),
+    }
+    page = here.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
+
+
+def read(folders: Sequence[Path]) -> Document:
+    """The document of these runs.
+
+    >>> import tempfile, fedkeel as fk
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = fk.train(fk.tasks.synthetic(users=5), "fedavg", rounds=2, checkpoint=folder)
+    ...     read([Path(folder)])["arms"][0]["name"]
+    'fedavg'
+    """
+    groups = Reader().read(folders)
+    if not groups or not any(run.history for group in groups for run in group.runs):
+        raise InputError(f"There is no run with a history in {', '.join(map(str, folders))}.")
+    return document([Group(g.name, kept) for g in groups if (kept := [run for run in g.runs if run.history])])

@@ -1,0 +1,94 @@
+"""One live line per run; silent when nobody watches a terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
+
+from ...run.history import Row
+from ..study import Study
+
+
+class _Pace(ProgressColumn):
+    """Rounds per second, and the time left."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished:
+            return Text(f"{task.fields['pace']:6.1f} rounds/s", "dim")
+        left = (task.total or 0) - task.completed
+        eta = f", {left / task.fields['pace']:.0f} s left" if task.fields["pace"] else ""
+        return Text(f"{task.fields['pace']:6.1f} rounds/s{eta}", "dim")
+
+
+class Watching:
+    """Shows the rows of a study's runs as they come."""
+
+    def __init__(self, study: Study, console: Console, verbose: bool) -> None:
+        self.study, self.console, self.verbose = study, console, verbose
+        self.live = console.is_terminal
+        self.lines: dict[tuple[str, int], TaskID] = {}
+        self.began_at: dict[tuple[str, int], tuple[float, int]] = {}
+        self.best: dict[tuple[str, int], float] = {}
+        self.told: set[str] = set()
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[told]}"), _Pace(),
+            console=console, auto_refresh=self.live, disable=not self.live,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.progress.stop()
+
+    def began(self, config: dict[str, Any]) -> None:
+        """Say once per algorithm what was chosen."""
+        if self.verbose and config["algorithm"] not in self.told:
+            self.told.add(config["algorithm"])
+            client, server = config["parameters"]["client"], config["parameters"]["server"]
+            chosen = (
+                f"client {_short(client)}, server {_short(server)}, weights {config['parameters']['weights']['name']}"
+            )
+            self.console.print(
+                f"{config['algorithm']}: {chosen}; batch {config['batch_size']}, budget {config['world']['budget']}; "
+                f"engine {config['engine']} in chunks of {config['chunk']}: {config.get('engine_reason', '')}",
+                style="dim",
+                soft_wrap=True,
+                highlight=False,
+            )
+
+    def row(self, algorithm: str, seed: int, row: Row) -> None:
+        """Take in a history row."""
+        key, now = (algorithm, seed), time.perf_counter()
+        if key not in self.lines:
+            name = f"{algorithm} #{seed}" if len(self.study.seeds) > 1 else algorithm
+            self.lines[key] = self.progress.add_task(name, total=self.study.rounds, told="", pace=0.0)
+            self.began_at[key] = (now, row["round"])
+        if row["accuracy"] is not None:
+            self.best[key] = max(row["accuracy"], self.best.get(key, 0.0))
+        score = f"{row['accuracy']:.3f}" if row["accuracy"] is not None else "  -  "
+        best = f"best {self.best[key]:.3f}" if key in self.best else ""
+        megabytes = (row["bytes_down"] + row["bytes_up"]) / 1e6
+        clock = f"  {row['sim_seconds']:.0f} s simulated" if row.get("sim_seconds") is not None else ""
+        lost = "".join(f"  {row[name]} {name}" for name in ("late", "dropped") if row.get(name))
+        begin, start = self.began_at[key]
+        pace = (row["round"] - start) / (now - begin) if now > begin else 0.0
+        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {megabytes:8.1f} MB{clock}{lost}"
+        self.progress.update(self.lines[key], completed=row["round"], told=told, pace=pace)
+
+
+def _short(values: dict[str, Any]) -> str:
+    rest = {k: v for k, v in values.items() if k != "name" and v not in (None, False, 0.0)}
+    told = (f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in rest.items())
+    return f"{values['name']}({', '.join(told)})"

@@ -1,0 +1,180 @@
+"""What no history says but the configuration does: who took part, with how many steps, holding which labels.
+
+Randomness is counted, so the world's draws are made again instead of being stored. Every part is bounded, and where
+one cannot be made again it says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...data.show import holdings
+from ...errors import FedkeelError
+from ...run import checkpoint as files
+from ...run.config import DTYPES, task_of, world_of
+from ...task import Task
+from ...world import Ask, Epochs, World
+from .runs import Group, Ran
+
+VISITS = 50_000  # client-rounds that are replayed: about a second
+WIDE, TALL = 100, 30  # cells of the label picture; more clients or labels are put in groups
+CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
+BLOCK = 2**20  # input numbers per forward pass
+BARS = 24
+
+Panel = dict[str, Any]
+
+
+def panels(groups: list[Group]) -> dict[str, Panel]:
+    """The pictures of clients, from the first run (the accuracies: from the first run of every arm)."""
+    first = groups[0].runs[0]
+    task, why = _attempt(lambda: task_of(first.config))
+    if task is None:
+        missing = {"why": f"The task could not be made again: {why}"}
+        return dict.fromkeys(("participation", "budgets", "labels", "accuracies"), missing)
+    return {
+        **_or_why(lambda: visits(first, task), "participation", "budgets"),
+        **_or_why(lambda: {"labels": labels(task)}, "labels"),
+        **_or_why(lambda: {"accuracies": accuracies(groups, task)}, "accuracies"),
+    }
+
+
+def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
+    """What can fail here is a task that is not on this machine, or has changed since."""
+    try:
+        return make(), ""
+    except (FedkeelError, OSError, RuntimeError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return None, (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _or_why(make: Callable[[], dict[str, Panel]], *names: str) -> dict[str, Panel]:
+    made, why = _attempt(make)
+    return {name: {"why": why} for name in names} if made is None else made
+
+
+def visits(run: Ran, task: Task) -> dict[str, Panel]:
+    """How often clients took part, and the steps they had, in the rounds of one run."""
+    world, data, config = world_of(run.config), task.data, run.config
+    done = int(run.history[-1]["round"])
+    rounds = min(done, max(1, VISITS // world.size(len(data))))
+    times, steps = np.zeros(len(data), dtype=np.int64), []
+    for t in range(1, rounds + 1):
+        cohort = world.who(t, len(data), config["seed"], data.sizes)
+        budget = world.steps(Ask(config["seed"], t, cohort, data.sizes(cohort), config["batch_size"]))
+        times[cohort[budget > 0]] += 1
+        steps.append(budget[budget > 0])
+    span = f"seed {config['seed']}, rounds 1 to {rounds}" + (f" of {done}" if rounds < done else "")
+    taken = np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
+    return {
+        "participation": {
+            **histogram(times), "span": span, "clients": len(data), "never": int((times == 0).sum()),
+            "least": int(times.min()), "most": int(times.max()), "mean": float(times.mean()),
+        },
+        "budgets": {**histogram(taken), "span": span, "budget": str(world.budget), "planned": _plans(world)},
+    }  # fmt: skip
+
+
+def _plans(world: World) -> bool:
+    """Whether an algorithm that plans (FATHOM) replaces this budget by its own."""
+    return isinstance(world.budget, Epochs)
+
+
+def histogram(values: NDArray[np.int64]) -> Panel:
+    """Counts of whole numbers, in at most 24 bars.
+
+    >>> histogram(np.array([1, 1, 3]))
+    {'names': ['1', '2', '3'], 'counts': [2, 0, 1]}
+    """
+    if not len(values):
+        return {"names": [], "counts": []}
+    low, high = int(values.min()), int(values.max())
+    wide = -(-(high - low + 1) // BARS)
+    counts = np.bincount((values - low) // wide)
+    ends = [(low + wide * i, min(high, low + wide * (i + 1) - 1)) for i in range(len(counts))]
+    return {"names": [f"{a}" if a == b else f"{a}–{b}" for a, b in ends], "counts": counts.tolist()}
+
+
+def labels(task: Task) -> Panel:
+    """Shares of labels by client, `cells[label][client]`, in groups where there are too many to draw."""
+    held = holdings(task.data)
+    if held is None:
+        return {"why": "The targets of this task are not class labels."}
+    share = held / held.sum(1, keepdims=True)
+    clients = np.array_split(np.arange(len(held)), min(WIDE, len(held)))
+    classes = np.array_split(np.arange(held.shape[1]), min(TALL, held.shape[1]))
+    cells = [[round(float(share[some][:, kinds].sum(1).mean()), 3) for some in clients] for kinds in classes]
+    own = (held > 0).sum(1)
+    return {
+        "cells": cells, "clients": len(held), "labels": held.shape[1],
+        "rows": [_span(kinds) for kinds in classes], "columns": [_span(some) for some in clients],
+        "own": [int(own.min()), float(own.mean()), int(own.max())],
+    }  # fmt: skip
+
+
+def _span(numbers: NDArray[np.int64]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+
+
+def accuracies(groups: list[Group], task: Task) -> Panel:
+    """The accuracy of every arm's final model on each client's own training data, sorted."""
+    arms: list[dict[str, Any]] = []
+    for group in groups:
+        run = next(iter(group.complete or group.runs))
+        values, why = _attempt(lambda run=run: client_accuracies(run, task))  # type: ignore[misc]
+        if values is None:
+            arms.append({"why": why})
+            continue
+        values = np.sort(values)
+        worst = values[: max(1, len(values) // 10)]
+        arms.append({
+            "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values],
+            "mean": float(values.mean()), "median": float(np.median(values)), "worst": float(worst.mean()),
+        })  # fmt: skip
+    chosen = _chosen(len(task.data))
+    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": _each(len(chosen))}
+
+
+def _chosen(population: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
+
+
+def _each(clients: int) -> int:
+    return max(20, SAMPLES // clients)
+
+
+def _not_the_saved_one(parameters: dict[str, Any]) -> str:
+    """Why the model that the history judges is another than the saved one; empty where it is that."""
+    if parameters.get("capacity") is not None:
+        return "The saved model is the whole net, of which levels train parts; it is not the model that was tested."
+    if any(rule.get("evaluate") == "cohort" for rule in parameters.get("rules", [])):
+        return "The mean of the cohort's models was tested; the saved model is the server's."
+    return ""
+
+
+@torch.no_grad()
+def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
+    """Of the saved model, on at most `SAMPLES` samples of at most `CLIENTS` clients."""
+    if why := _not_the_saved_one(run.config.get("parameters", {})):
+        raise ValueError(why)
+    dtype = DTYPES[run.config["dtype"]]
+    cast = task.cast(dtype, "cpu")
+    model = cast.adopt(run.config["seed"], dtype, "cpu")
+    files.load_model(run.folder, model)
+    model.module.eval()
+    data, chosen = cast.data, _chosen(len(task.data))
+    sizes = np.minimum(data.sizes(chosen), _each(len(chosen)))
+    index = torch.from_numpy(
+        np.concatenate([np.arange(n) + data.offsets[c] for c, n in zip(chosen, sizes, strict=True)])
+    )
+    block = max(1, BLOCK // max(1, data.x[0].numel()))
+    outputs = torch.cat([model.module(data.x[part]) for part in torch.split(index, block)])
+    parts = zip(torch.split(outputs, sizes.tolist()), torch.split(data.y[index], sizes.tolist()), strict=True)
+    found = [cast.accuracy(output, y) for output, y in parts]
+    if any(value is None for value in found):
+        raise ValueError("This task has no accuracy.")
+    return np.array(found, dtype=np.float64)

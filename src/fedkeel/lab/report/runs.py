@@ -1,0 +1,142 @@
+"""Run directories as a report sees them: what was run, how far it is, and which runs make an arm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, is_count
+from ...run import checkpoint as files
+from ...run import history as rows
+from ...run import training
+from ...run.config import RunConfig
+from ...run.history import History
+from ...settings import settings
+
+# What must be equal for two runs to be repetitions of one another: all but the seed and how a run is carried out.
+FREE = {"seed", "eval_every", "engine", "compile", "device", "checkpoint_every", "diagnose"}
+SETTINGS = ("task", "algorithm", "parameters", "world", *(name for name in settings(RunConfig) if name not in FREE))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run as its directory tells it; status is "done", "diverged" or "stopped" (rounds are left)."""
+
+    folder: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    history: History
+    status: str
+
+    @property
+    def complete(self) -> bool:
+        return self.status != "stopped"
+
+    @property
+    def place(self) -> Path:
+        """Where it lies, without the folder of its seed."""
+        return self.folder.parent if self.folder.name.startswith("seed-") else self.folder
+
+
+@dataclass(frozen=True)
+class Group:
+    """One algorithm with its seeds: an arm of the report."""
+
+    name: str
+    runs: list[Ran]
+
+    @property
+    def complete(self) -> list[Ran]:
+        return [run for run in self.runs if run.complete]
+
+
+def find(folders: Sequence[Path]) -> list[Path]:
+    """The run directories at or below these folders, a comparison's in its own order; each once."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not the directory of a run or of a comparison.")
+        for place in _within(folder):
+            found.setdefault(place.resolve(), place)
+    return list(found.values())
+
+
+def _within(folder: Path) -> list[Path]:
+    if (folder / "history.jsonl").exists():
+        return [folder]
+    below = sorted(file.parent for file in folder.rglob("history.jsonl"))
+    order: list[str] = []
+    if (folder / "config.json").exists():
+        named = files.read_json(folder / "config.json").get("algorithms")
+        order = [str(text) for text in named] if isinstance(named, list) else []
+
+    def rank(place: Path) -> tuple[int, int, str]:
+        config = files.read_json(place / "config.json")
+        name, seed = str(config.get("algorithm")), config.get("seed")
+        return order.index(name) if name in order else len(order), seed if isinstance(seed, int) else 0, str(place)
+
+    return sorted(below, key=rank)
+
+
+class Reader:
+    """Reads run directories; what has not changed since the last time is not read again."""
+
+    def __init__(self) -> None:
+        self.known: dict[Path, tuple[tuple[int, ...], Ran]] = {}
+
+    def read(self, folders: Sequence[Path]) -> list[Group]:
+        """The arms of the runs in these folders."""
+        return arms([self.one(place) for place in find(folders)])
+
+    def one(self, folder: Path) -> Ran:
+        stamp = tuple(
+            value
+            for name in ("config.json", "history.jsonl", files.MODEL, files.STATE)
+            for value in _stamp(folder / name)
+        )
+        if folder not in self.known or self.known[folder][0] != stamp:
+            self.known[folder] = stamp, _read(folder)
+        return self.known[folder][1]
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        known = file.stat()
+    except OSError:
+        return 0, 0
+    return known.st_mtime_ns, known.st_size
+
+
+def _read(folder: Path) -> Ran:
+    config = files.read_json(folder / "config.json")
+    for name in ("task", "algorithm", "world", "rounds", "seed"):
+        if name not in config:
+            raise InputError(f"{folder / 'config.json'} has no '{name}'.")
+    known = folder / "environment.json"
+    history = rows.read(folder / "history.jsonl")
+    if not all(isinstance(row, dict) and is_count(row.get("round"), 0) for row in history):
+        raise InputError(f"{folder / 'history.jsonl'} has a line that is not a row with a round.")
+    status = training.status_of(folder, config) if history else "stopped"
+    return Ran(folder, config, files.read_json(known) if known.exists() else {}, history, status)
+
+
+def arms(runs: Sequence[Ran]) -> list[Group]:
+    """Repetitions of one another in a group; runs of one algorithm that are not are told apart by their folders."""
+    same: dict[str, list[Ran]] = {}
+    for run in runs:
+        same.setdefault(json.dumps([run.config.get(k) for k in SETTINGS], sort_keys=True), []).append(run)
+    groups: list[list[Ran]] = []
+    for group in same.values():
+        if len({run.config["seed"] for run in group}) == len(group):
+            groups.append(group)
+        else:
+            places = dict.fromkeys(run.place for run in group)
+            groups += [[run for run in group if run.place == place] for place in places]
+    names = [str(group[0].config["algorithm"]) for group in groups]
+    return [
+        Group(name if names.count(name) == 1 else f"{name} ({group[0].place})", group)
+        for name, group in zip(names, groups, strict=True)
+    ]

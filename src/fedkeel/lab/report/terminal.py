@@ -1,0 +1,148 @@
+"""Curves and tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ... import grammar
+from ...recipes import RECIPES
+from ...run.history import History
+from ..compare import Arm, mean_curve, window
+
+COLOURS = (
+    "cyan",
+    "magenta",
+    "yellow",
+    "green",
+    "red",
+    "blue",
+    "bright_cyan",
+    "bright_magenta",
+    "bright_yellow",
+    "white",
+)
+
+
+WIDE, FULL = 80, 105  # columns of a terminal in which costs, then intervals and late means, fit beside short names
+
+
+def colour(number: int) -> str:
+    """The colour of an arm, the same in table and curve."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def draw(
+    curves: Mapping[str, Sequence[History]],
+    target: float | None = None,
+    console: Console | None = None,
+    height: int = 14,
+) -> None:
+    """Mean accuracy (loss, where there is no accuracy) over rounds, in braille dots."""
+    console = console or Console()
+    width = max(30, min(console.width, 110) - 9)
+    lines = {name: mean_curve(histories) for name, histories in curves.items()}
+    lines = {name: points for name, points in lines.items() if points}
+    if not lines:
+        return
+    ys = [y for points in lines.values() for _, y in points] + ([target] if target is not None else [])
+    xs = [x for points in lines.values() for x, _ in points]
+    low, high, far = min(ys), max(ys), max(max(xs), 1)
+    high = high if high > low else low + 1
+    cells: dict[tuple[int, int], tuple[int, str]] = {}
+
+    def dot(x: float, y: float, style: str) -> None:
+        column, row = round(x / far * (width * 2 - 1)), round((high - y) / (high - low) * (height * 4 - 1))
+        bit = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))[row % 4][column % 2]
+        bits, _ = cells.get((row // 4, column // 2), (0, ""))
+        cells[row // 4, column // 2] = (bits | bit, style)
+
+    if target is not None:
+        for x in range(0, width * 2, 4):
+            dot(x / (width * 2 - 1) * far, target, "dim")
+    for number, points in enumerate(lines.values()):
+        for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[-1]], strict=True):
+            parts = max(1, round((x1 - x0) / far * width * 2), round(abs(y1 - y0) / (high - low) * height * 4))
+            for i in range(parts):
+                dot(x0 + (x1 - x0) * i / parts, y0 + (y1 - y0) * i / parts, colour(number))
+    for row in range(height):
+        value = high - (high - low) * (row * 4 + 1.5) / (height * 4 - 1)
+        text = Text(f"{value:7.3f} ", style="dim")
+        for column in range(width):
+            bits, style = cells.get((row, column), (0, ""))
+            text.append(chr(0x2800 + bits), style)
+        console.print(text)
+    console.print(Text(" " * 8 + f"round 0{'':{max(1, width - 13)}}{far:>6.0f}", style="dim"))
+    for number, name in enumerate(lines):
+        console.print(Text("        ■ ", style=colour(number)) + Text(name))
+
+
+def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Console) -> None:
+    """The comparison: how fast, how far, at what price; the first arm is what the others are measured by."""
+    seeds = len(arms[0].histories)
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    costs = target is not None and console.width >= WIDE
+    late = window(rounds) if console.width >= FULL else 0
+    view.add_column("", width=1)
+    view.add_column("algorithm", overflow="fold", min_width=16 if costs else 12)
+    if target is not None:
+        to = f"to {target:g}"
+        for name in (f"{to}: rounds", "speed-up", "gradients", "MB") if costs else (to, "speed-up"):
+            view.add_column(name, justify="right", no_wrap=True)
+    if late:
+        view.add_column(f"last {late}", justify="right", no_wrap=True)
+    view.add_column("at the end", justify="right", no_wrap=True)
+    sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
+    for name in ("per MB", "per TFLOP") if sized else ():
+        view.add_column(name, justify="right", no_wrap=True)
+    for number, arm in enumerate(arms):
+        cells = [Text("■", style=colour(number)), Text(arm.name)]
+        if target is not None:
+            gain = str(arm.speedup(arms[0])) if number else ""
+            cells += [Text(arm.rounds_text()), Text(gain if late else gain.partition(" [")[0])]
+        if costs:
+            cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
+        cells += [Text(arm.last_text(late))] if late else []
+        cells.append(Text(arm.final_text()))
+        if sized:
+            cells += [Text(arm.per_text("bytes", 1e6)), Text(arm.per_text("flops", 1e12))]
+        view.add_row(*cells)
+    console.print(view)
+    notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
+    notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
+    if target is not None and late and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
+        notes.append("[ ] the 95 % interval of the speed-up, from resampled pairs of seeds")
+    if target is not None:
+        spent = "rounds, gradients and MB are the means" if costs else "rounds are the mean"
+        notes.append(f"{spent} spent to reach {target:g}")
+        if any(0 < arm.missed < seeds for arm in arms):
+            notes.append("> : seeds that did not reach it count with their whole run")
+    if late:
+        notes.append(f"last {late}: the mean accuracy of the last {late} rounds")
+    if sized:
+        notes.append("per MB, per TFLOP: accuracy at the end over all traffic, over all work on gradients")
+    if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
+        momentum = RECIPES["gel"].defaults["momentum"]
+        notes.append(f"client momentum {momentum:g} comes with gel in {', '.join(brought)}")
+    console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
+    """How often each algorithm is best, and among the best two, across tasks."""
+    view = Table("algorithm", "tasks", "best", "best two", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name, got in sorted(share.items(), key=lambda item: (-item[1]["top1"], -item[1]["top2"])):
+        view.add_row(Text(name), f"{got['tasks']}", f"{got['top1']:.0%}", f"{got['top2']:.0%}")
+    console.print(view)
+    console.print(Text("Ranked by mean last accuracy; equals share a place.", style="dim"))
+
+
+def _brings_momentum(text: str) -> bool:
+    """Whether this algorithm's clients have momentum only because of +gel: nobody typed it."""
+    segments = grammar.parse(text)
+    by_default = [name for name, _ in segments if name in RECIPES and "momentum" in RECIPES[name].defaults]
+    typed = any("momentum" in values or values.get("client") in ("adam", "adagrad") for _, values in segments)
+    return by_default == ["gel"] and not typed

@@ -1,0 +1,176 @@
+"""The live page: the report of runs in progress, served on this machine only.
+
+The address has a random token in it, and requests with another Host header are refused, so that no other page in the
+browser can read the runs or stop them. The stop button leaves a file `stop` in the directories of unfinished runs;
+`training.Log` sees it after the round, and the run ends as if interrupted: checkpointed, to be resumed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...errors import FedkeelError, InputError
+from ...run import checkpoint as files
+from .page import Document, as_html, as_json, document
+from .runs import Group, Ran, Reader
+
+HOST = "127.0.0.1"
+FRESH = 5.0  # seconds without a question after which nobody is watching; the page asks every two
+
+
+class Ui:
+    """A server of the page about these folders; use it in a `with`.
+
+    replays: show what is replayed from configurations too, once every run has ended (it takes seconds of computing,
+    which a process that is training had better not spend).
+
+    >>> with Ui([Path("runs")]) as ui:
+    ...     ui.url.startswith("http://127.0.0.1:")
+    True
+    """
+
+    def __init__(self, folders: Sequence[Path], port: int = 0, replays: bool = True) -> None:
+        self.folders, self.replays = list(folders), replays
+        self.token = secrets.token_urlsafe(16)
+        self.reader, self.lock = Reader(), threading.Lock()
+        self.finished: tuple[list[Ran], Document] | None = None
+        self.asked_at = -FRESH
+        if not 0 <= port < 2**16:
+            raise InputError(f"--port must be in 0..65535. Got {port} instead.")
+        try:
+            self.server = ThreadingHTTPServer((HOST, port), _handler(self))
+        except OSError as error:
+            raise InputError(f"Port {port} cannot be used: {error.strerror}.") from error
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def wait(self) -> None:
+        """Until Ctrl-C."""
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return
+
+    def linger(self) -> None:
+        """Let a page that is watching ask once more, so that it shows how the runs ended."""
+        end = time.monotonic()
+        while self.asked_at < end < self.asked_at + FRESH and time.monotonic() < end + FRESH / 2:
+            time.sleep(0.05)
+
+    def document(self) -> Document:
+        """What the page shows now; what is wrong with the folders is told on the page."""
+        with self.lock:  # two pages at once would read everything twice
+            self.asked_at = time.monotonic()
+            try:
+                return self._document()
+            except (FedkeelError, OSError) as error:
+                return _empty(str(error))
+
+    def _document(self) -> Document:
+        groups = self._groups()
+        if not groups:
+            return _empty("")
+        runs = [run for group in groups for run in group.runs]
+        if not self.replays or not all(run.complete for run in runs):
+            return document(groups, replays=False)
+        if self.finished is None or self.finished[0] != runs:  # the reader gives the same objects while nothing changes
+            self.finished = runs, document(groups)
+        return self.finished[1]
+
+    def _groups(self) -> list[Group]:
+        groups = self.reader.read([folder for folder in self.folders if folder.is_dir()])
+        return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]
+
+    def stop(self) -> int:
+        """Ask every unfinished run to stop after its round; gives how many there are."""
+        with self.lock:
+            left = [run for group in self._groups() for run in group.runs if not run.complete]
+        for run in left:
+            (run.folder / files.STOP).touch()
+        return len(left)
+
+
+def _empty(error: str) -> Document:
+    return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
+
+
+def _handler(ui: Ui) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if not self._may():
+                return
+            if self._path() == "":
+                self._answer(as_html(ui.document(), live=True), "text/html")
+            elif self._path() == "data":
+                self._answer(as_json({**ui.document(), "live": True}), "application/json")
+            else:
+                self.send_error(404)
+
+        def do_POST(self) -> None:
+            if not self._may():
+                return
+            origin = self.headers.get("Origin")
+            if origin is not None and origin not in (f"http://{HOST}:{ui.port}", f"http://localhost:{ui.port}"):
+                self.send_error(403)
+            elif self._path() == "stop":
+                self._answer(as_json({"asked": ui.stop()}), "application/json")
+            else:
+                self.send_error(404)
+
+        def _may(self) -> bool:
+            """The token guards against other programs, the Host header against pages that rebind their name."""
+            named = self.headers.get("Host") in (f"{HOST}:{ui.port}", f"localhost:{ui.port}")
+            given = self.path.split("/")[1:2] or [""]
+            if named and secrets.compare_digest(given[0].encode(), ui.token.encode()):
+                return True
+            self.send_error(403)
+            return False
+
+        def _path(self) -> str:
+            return "/".join(self.path.partition("?")[0].split("/")[2:])
+
+        def _answer(self, text: str, kind: str) -> None:
+            body = text.encode()
+            self.send_response(200)
+            for name, value in (
+                ("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(body))),
+                ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
+                ("Referrer-Policy", "no-referrer"), ("X-Frame-Options", "DENY"),
+            ):  # fmt: skip
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *words: object) -> None:
+            """The terminal belongs to the run."""
+
+    return Handler

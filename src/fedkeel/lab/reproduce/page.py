@@ -1,0 +1,318 @@
+"""What came out, as data and as Markdown: a page per table, and the index over every table of the papers."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...run import checkpoint as files
+from ...run.config import SharedConfig
+from ..compare import interval
+from . import plan as plans
+from .carry_out import Measured
+from .plan import COSTS, Panel, Plan
+from .verdict import CANNOT, NOT_RUN, Gain, Judged, judge, missed, number, overall, per_seed
+
+UNITS = {
+    "rounds": "rounds to the target", "gradients": "batch gradients to the target", "megabytes": "MB to the target",
+    "samples": "per-sample gradients to the target", "accuracy": "test accuracy after the last round, %",
+    "last": "mean test accuracy of the last rounds, %", "lr": "client rate, last over first",
+}  # fmt: skip
+RULE = "../README.md#how-a-verdict-is-reached"
+
+
+def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
+    """Everything a page says, as plain data."""
+    panels = [_panel(one, plan.scale) for one in measured]
+    judged = [claim["verdict"] for panel in panels for claim in panel["claims"]]
+    why_not = [f"{panel['name']}: {panel['why_not']}" for panel in panels if panel["why_not"]]
+    skipped = all(one.panel.skip is not None for one in measured)
+    verdict = f"{NOT_RUN if skipped else CANNOT} ({why_not[0]})" if why_not else "run, nothing is claimed"
+    return {
+        "name": plan.name,
+        "scale": plan.scale,
+        "title": plan.title,
+        "paper": plan.paper,
+        "what": plan.what,
+        "note": plan.note,
+        "verdict": overall(judged) + _left_out(len(why_not), len(panels)) if judged else verdict,
+        "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
+        "panels": panels,
+        "commit": commit(),
+        "environment": files.environment(),
+        "wall_seconds": round(sum(one.wall_seconds for one in measured), 1),
+    }
+
+
+def _left_out(some: int, panels: int) -> str:
+    return f"; {some} of {panels} panels not run" if some else ""
+
+
+def commit() -> str:
+    """The commit of the source, with a mark where files differ from it; "unknown" outside a repository."""
+    here = Path(__file__).parent
+    told = subprocess.run(
+        ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True
+    )
+    return told.stdout.strip() if told.returncode == 0 else "unknown"
+
+
+def _panel(measured: Measured, scale: str) -> dict[str, Any]:
+    panel = measured.panel
+    ran = measured.why_not is None
+    return {
+        "name": panel.name,
+        "settings": settings(panel),
+        "stand_in": panel.stand_in if scale == "small" else None,
+        "metric": panel.metric,
+        "why_not": measured.why_not,
+        "arms": [_arm(measured, name) if ran else _unrun(panel, name) for name in panel.arms],
+        "tried": measured.tried,
+        "cells": _cells(measured) if ran else {},
+        "claims": [_claim(one) for one in judge(measured)] if ran else [],
+    }
+
+
+def settings(panel: Panel) -> str:
+    """How a panel was run, in a line."""
+    seeds = f"{panel.seeds[0]} to {panel.seeds[-1]}"
+    given = {
+        "cohort": panel.cohort, "budget": panel.budget, "batch": panel.batch_size, "lr": panel.lr,
+        "target": panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}",
+    }  # fmt: skip
+    told = [f"{name} {value}" for name, value in given.items() if value is not None]
+    told += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}", f"seeds {seeds}"]
+    usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
+    told += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
+    return f"`{panel.task}`, " + ", ".join(told)
+
+
+def _arm(measured: Measured, name: str) -> dict[str, Any]:
+    panel, runs = measured.panel, measured.arms[name]
+    values = per_seed(measured, name, panel.metric)
+    first = per_seed(measured, next(iter(panel.arms)), panel.metric)
+    return _unrun(panel, name) | {
+        "algorithm": next(iter(runs)) if len(runs) == 1 else panel.arms[name].run,
+        "budget": panel.arms[name].budget,
+        "values": values,
+        "mean": statistics.mean(values),
+        "half": interval(values),
+        "missed": missed(measured, name, panel.metric),
+        "diverged": sum(one.statuses.count("diverged") for one in runs.values()),
+        "arrow": _arrow(statistics.mean(values), statistics.mean(first)),
+    }
+
+
+def _unrun(panel: Panel, name: str) -> dict[str, Any]:
+    paper = panel.paper.get(name)
+    first = panel.paper.get(next(iter(panel.arms)))
+    return {
+        "name": name,
+        "algorithm": panel.arms[name].run,
+        "control": name in panel.controls,
+        "paper": paper,
+        "paper_arrow": _arrow(number(paper), number(first)),
+    }
+
+
+def _arrow(value: float | None, first: float | None) -> str:
+    if value is None or first is None or value == first:
+        return ""
+    return "↑" if value > first else "↓"
+
+
+def _cells(measured: Measured) -> dict[str, dict[str, float]]:
+    """Of grids that are averaged: arm -> algorithm -> mean over seeds of the last accuracies."""
+    grids = {name: runs for name, runs in measured.arms.items() if len(runs) > 1}
+    return {
+        name: {text: statistics.mean(100 * (h.last("accuracy") or 0.0) for h in one.histories)
+               for text, one in runs.items()}
+        for name, runs in grids.items()
+    }  # fmt: skip
+
+
+def _claim(judged: Judged) -> dict[str, Any]:
+    claim = judged.claim
+    against = judged.over_control
+    return {
+        "text": claim_text(judged),
+        "paper": judged.paper,
+        "metric": judged.metric,
+        "gain": [judged.gain.mean, judged.gain.low, judged.gain.high],
+        "control": claim.control,
+        "over_control": None if against is None else [against.mean, against.low, against.high],
+        "verdict": judged.verdict,
+    }
+
+
+def claim_text(judged: Judged) -> str:
+    """A claim in words."""
+    claim, metric = judged.claim, judged.metric
+    cost = metric in COSTS
+    if claim.margin is not None:
+        room = f"{claim.margin:.0%} {metric}" if cost else f"{claim.margin:g} points"
+        return f"{claim.arm} is no worse than {claim.than} (within {room})"
+    how = f"needs fewer {metric}" if cost else "ends with a higher rate" if metric == "lr" else "is more accurate"
+    return f"{claim.arm} {how} than {claim.than}"
+
+
+def page(told: dict[str, Any]) -> str:
+    """The page of a result."""
+    where = told["environment"]
+    lines = [
+        f"# {told['title']}",
+        "",
+        f"{told['paper']}. {told['what']}",
+        "",
+        f"**Verdict at the {told['scale']} scale: {told['verdict']}.**",
+        *([f"{controls(told)}."] if controls(told) else []),
+        *([f"Stand-ins: {'; '.join(told['stand_ins'])}."] if told["stand_ins"] else []),
+        *(["", told["note"]] if told["note"] else []),
+        "",
+        f"    fedkeel reproduce {told['name']} --scale {told['scale']}",
+        "",
+        f"Commit {told['commit']}, {where['cores']} cores, torch {where['torch']}, Python {where['python']},"
+        f" {told['wall_seconds'] / 60:.1f} minutes of reported runs. ± and [ ] are 95 % intervals over seeds",
+        f"(Student's t); arrows compare with the first line, the paper's and ours. [The rule of the verdicts]({RULE}).",
+    ]
+    for panel in told["panels"]:
+        lines += ["", f"## {panel['name']}", "", *_panel_lines(panel)]
+    return "\n".join(lines) + "\n"
+
+
+def controls(told: dict[str, Any]) -> str:
+    """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
+    against = [claim["over_control"] for panel in told["panels"] for claim in panel["claims"] if claim["control"]]
+    if not against:
+        return ""
+    level = sum(mean <= 0 for mean, _, _ in against)
+    return f"The control is at least as good in the mean in {level} of {len(against)} comparisons"
+
+
+def _panel_lines(panel: dict[str, Any]) -> list[str]:
+    lines = [f"{panel['settings']}.", *([f"Stand-in: {panel['stand_in']}."] if panel["stand_in"] else []), ""]
+    if panel["why_not"]:
+        lines += [f"Not run: {panel['why_not'].rstrip('.')}.", ""]
+    lines += [f"| {UNITS[panel['metric']]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
+    lines += [_arm_line(arm, panel["metric"]) for arm in panel["arms"]]
+    if panel["claims"]:
+        lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
+        lines += [_claim_line(claim) for claim in panel["claims"]]
+    if panel["tried"]:
+        lines += ["", "Tried on the tuning seed, mean accuracy of the last rounds (-1: diverged):", ""]
+        lines += [f"- {arm}: " + ", ".join(f"`{text}` {value:.3f}" for text, value in some.items())
+                  for arm, some in panel["tried"].items()]  # fmt: skip
+    for arm, cells in panel["cells"].items():
+        lines += ["", f"{arm}, every combination, mean accuracy over seeds, %:", ""]
+        lines += [", ".join(f"`{text}` {value:.1f}" for text, value in cells.items())]
+    return lines
+
+
+def _arm_line(arm: dict[str, Any], metric: str) -> str:
+    name = f"**control**: {arm['name']}" if arm["control"] else arm["name"]
+    paper = "" if arm["paper"] is None else f"{arm['paper']} {arm['paper_arrow']}".strip()
+    if "values" not in arm:
+        return f"| {name} | `{arm['algorithm']}` | {paper} | not run | |"
+    digits = 2 if metric in ("accuracy", "last", "lr", "megabytes") else 1 if metric == "rounds" else 0
+    mean = f"{'> ' if arm['missed'] else ''}{arm['mean']:.{digits}f}"
+    half = f" ± {arm['half']:.{digits}f}" if arm["half"] is not None else ""
+    notes = [f"{arm['missed']} missed"] if arm["missed"] else []
+    notes += [f"{arm['diverged']} diverged"] if arm["diverged"] else []
+    extra = f" ({', '.join(notes)})" if notes else ""
+    budget = f", budget {arm['budget']}" if arm["budget"] else ""
+    seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in arm["values"])
+    return f"| {name} | `{arm['algorithm']}`{budget} | {paper} | {mean}{half} {arm['arrow']}{extra} | {seeds} |"
+
+
+def _claim_line(claim: dict[str, Any]) -> str:
+    def told(values: Sequence[float] | None) -> str:
+        return "" if values is None else gain_text(Gain(*values), claim["metric"])
+
+    paper = "not printed" if claim["paper"] is None else _amount(claim["paper"], claim["metric"])
+    control = told(claim["over_control"])
+    return f"| {claim['text']} | {paper} | {told(claim['gain'])} | {control} | {claim['verdict']} |"
+
+
+def gain_text(gain: Gain, metric: str) -> str:
+    """A gain with its interval.
+
+    >>> gain_text(Gain(0.25, 0.1, 0.4), "rounds"), gain_text(Gain(1.5, -1, 4), "accuracy")
+    ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]')
+    """
+    times, digits = (1, 2) if metric in ("accuracy", "last") else (100, 1)
+    low, high = (f"{times * value:+.{digits}f}" for value in (gain.low, gain.high))
+    return f"{_amount(gain.mean, metric)} [{low}, {high}]"
+
+
+def _amount(value: float, metric: str) -> str:
+    return f"{value:+.2f} points" if metric in ("accuracy", "last") else f"{100 * value:+.1f} %"
+
+
+def write(told: dict[str, Any], out: Path) -> Path:
+    """Write NAME.md and the data behind it; gives the page."""
+    file = out / f"{told['name']}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(file.with_suffix(".json"), told)
+    file.write_text(page(told))
+    return file
+
+
+def write_index(out: Path) -> str:
+    """Write README.md, and every page again from the data beside it; gives the index."""
+    for name in plans.names():
+        if (file := out / f"{name}.json").exists():
+            file.with_suffix(".md").write_text(page(files.read_json(file)))
+    out.mkdir(parents=True, exist_ok=True)
+    text = index(out)
+    (out / "README.md").write_text(text)
+    return text
+
+
+def index(out: Path) -> str:
+    """Every table and figure of the papers: its verdict with the page, or why it has none."""
+    lines = [
+        "# Results",
+        "",
+        "Every table and figure of the five papers, and what `fedkeel reproduce` made of it on two cores. This page is",
+        "written by",
+        "",
+        "    fedkeel reproduce --index --out docs/results",
+        "",
+        "and each study's page by `fedkeel reproduce NAME --out docs/results`; the figures behind a page are in the",
+        "JSON file beside it. `small` changes tasks, rounds and seeds as the study's file says, with stand-ins where",
+        "the paper's data are not here; `--scale paper` runs the paper's own setting and was not run.",
+    ]
+    for paper in plans.contents().values():
+        lines += ["", f"## {paper['title']}", "", "| | what | verdict, small scale |", "|---|---|---|"]
+        lines += [f"| {item['item']} | {item['what']} | {_answer(item, out)} |" for item in paper["items"]]
+    lines += ["", "## How a verdict is reached", "", *_rule()]
+    lines += ["", "## Other studies", "", *(f"- {line}" for line in _others(out))]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(item: dict[str, str], out: Path) -> str:
+    if "why" in item:
+        return f"not covered: {item['why']}"
+    name = item["study"]
+    file = out / f"{name}.json"
+    if not file.exists():
+        return f"not run (`fedkeel reproduce {name}`)"
+    told = files.read_json(file)
+    notes = [controls(told).lower()] if controls(told) else []
+    notes += [f"stand-ins: {'; '.join(told['stand_ins'])}"] if told["stand_ins"] else []
+    return "; ".join([f"[{told['verdict']}]({name}.md)", *notes])
+
+
+def _rule() -> list[str]:
+    from . import verdict
+
+    text = (verdict.__doc__ or "").strip().split(". ", 1)
+    return [f"{text[0]}.", text[1]]
+
+
+def _others(out: Path) -> list[str]:
+    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
+    return [f"[{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]

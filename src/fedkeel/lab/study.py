@@ -1,0 +1,211 @@
+"""Comparisons: several algorithms on one task with paired seeds, each run in a directory of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .. import recipes, tasks
+from ..algorithm import Algorithm
+from ..engine.threads import Local, one_thread
+from ..errors import InputError, check
+from ..run import checkpoint as files
+from ..run import history as rows
+from ..run import training
+from ..run.config import RunConfig, SharedConfig
+from ..run.history import History, Row
+from ..settings import from_file
+from ..task import Task
+from ..version import __version__
+from ..world import World
+from . import trackers
+from .compare import Arm, summary
+
+
+@dataclass(frozen=True)
+class Study(SharedConfig):
+    """What a comparison runs: every algorithm with every seed, all else equal.
+
+    >>> study = Study("synthetic", ["fedavg", "gel"], rounds=5, seeds=[0, 1])
+    >>> [str(folder) for _, _, folder in study.plan()]
+    ['fedavg/seed-0', 'fedavg/seed-1', 'gel/seed-0', 'gel/seed-1']
+    """
+
+    task: str
+    algorithms: Sequence[str]
+    world: World = field(default_factory=World)
+    seeds: Sequence[int] = (0,)
+    why: str | None = None  # what a probe measured
+    track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
+    chunk: int | None = None  # of a single run that is repeated bit for bit
+    parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
+    below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.task, str), "run", "task", "a text", self.task)
+        texts = isinstance(self.algorithms, list | tuple) and all(isinstance(text, str) for text in self.algorithms)
+        check(texts and len(self.algorithms) > 0, "run", "algorithms", "a list of at least one", self.algorithms)
+        some = isinstance(self.seeds, Sequence) and len(self.seeds) > 0
+        check(some, "run", "seeds", "a list of at least one", self.seeds)
+        names = [folder_name(text) for text in self.algorithms]
+        for text, name in zip(self.algorithms, names, strict=True):
+            if names.count(name) > 1:
+                raise InputError(f"'{text}' is given twice.")
+        super().__post_init__()
+        for seed in self.seeds:
+            self.run_config(seed)
+
+    def run_config(self, seed: int) -> RunConfig:
+        """The settings of its runs with this seed."""
+        return RunConfig(**self.plain(), seed=seed)
+
+    @property
+    def single(self) -> bool:
+        """One algorithm and one seed: the run directory is the output directory itself."""
+        return len(self.algorithms) == len(self.seeds) == 1 and not self.below
+
+    def plan(self) -> Iterator[tuple[str, int, Path]]:
+        """(algorithm, seed, folder within the output directory) of every run."""
+        for text in self.algorithms:
+            for seed in self.seeds:
+                yield text, seed, Path() if self.single else Path(folder_name(text), f"seed-{seed}")
+
+    def algorithm(self, text: str) -> Algorithm:
+        """An arm's algorithm."""
+        if self.parameters is None:
+            return recipes.algorithm(text)
+        try:
+            return recipes.rebuild(dict(self.parameters), text)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"The parameters of the configuration do not make an algorithm: {error}.") from error
+
+    def made_task(self) -> Task:
+        """The task with this study's rate and target."""
+        return self.adjusted(tasks.get(self.task))
+
+    def check(self, task: Task) -> None:
+        """Refuse everything that can be refused before a file is written."""
+        self.local()
+        for text in self.track:
+            trackers.tracker(text)
+        for text in self.algorithms:
+            training.check_diagnose(self.diagnose, self.algorithm(text))
+            training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
+
+    def local(self, workers: int | None = None) -> Local:
+        """Where its clients run."""
+        return Local(self.engine, workers, self.chunk, self.compile, self.why)
+
+    def probed(self, task: Task) -> Study:
+        """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
+        if self.engine != "probe":
+            return self
+        with one_thread():
+            task = task.cast(self.torch_dtype, self.device)
+            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], self.torch_dtype, self.device))
+        return replace(self, engine=mode, why=why)
+
+    def config(self) -> dict[str, Any]:
+        """What re-runs all of it."""
+        return {
+            "fedkeel": __version__,
+            "task": self.task,
+            "algorithms": list(self.algorithms),
+            "world": self.world.parameters(),
+            "seeds": list(self.seeds),
+            **self.plain(),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Study:
+        """The study of a `config.json`, a whole comparison's or a single run's."""
+        try:
+            world = World.from_parameters(config["world"])
+            shared = {"task": config["task"], "world": world, **from_file(SharedConfig, config)}
+            if "algorithms" in config:
+                return cls(**shared, algorithms=config["algorithms"], seeds=config["seeds"], below=True)
+            if not config["rerunnable"]:
+                raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
+            own = {"chunk": config["chunk"], "parameters": config["parameters"]}
+            return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
+        except KeyError as error:
+            raise InputError(f"The configuration has no {error}.") from error
+        except (TypeError, AttributeError) as error:  # edited by hand
+            raise InputError(f"The configuration cannot be read: {error}.") from error
+
+
+def folder_name(text: str) -> str:
+    """A directory name for an algorithm.
+
+    >>> folder_name("fedprox:mu=0.01+gel")
+    'fedprox_mu=0.01+gel'
+    """
+    return re.sub(r"[^A-Za-z0-9._=+-]", "_", text)
+
+
+Watch = Callable[[str, int, Row], Any]  # sees (algorithm, seed, row)
+
+
+def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, Any]], None]) -> list[Arm]:
+    """Run, resume or just read every run of the study; runs that are done are not run again."""
+    task = study.made_task()
+    study.check(task)
+    study = study.probed(task)
+    if not study.single:
+        files.write_json(out / "config.json", study.config())
+    arms = {text: Arm(text, task.target) for text in study.algorithms}
+    for text, seed, folder in study.plan():
+        arms[text].add(*one_run(study, task, text, seed, out / folder, watch, began))
+    made = list(arms.values())
+    if not study.single:
+        files.write_json(out / "summary.json", summary(made, task.target))
+    return made
+
+
+def finished(out: Path) -> tuple[Study, list[Arm]]:
+    """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
+    study = Study.from_config(files.read_json(out / "config.json"))
+    arms: dict[str, Arm] = {}
+    for text, _, folder in study.plan():
+        config = files.read_json(out / folder / "config.json") if (out / folder / "config.json").exists() else None
+        status = "stopped" if config is None else training.status_of(out / folder, config)
+        if config is None or status == "stopped":
+            raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
+        history = rows.read(out / folder / "history.jsonl")
+        arms.setdefault(text, Arm(text, config["target"])).add(history, status)
+    return study, list(arms.values())
+
+
+def one_run(
+    study: Study,
+    task: Task,
+    text: str,
+    seed: int,
+    folder: Path,
+    watch: Watch,
+    began: Callable[[dict[str, Any]], None] = lambda config: None,
+    workers: int | None = None,
+) -> tuple[History, str]:
+    """Run, resume or just read one run of the study; gives its history and how it ended."""
+    callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
+    callbacks += [trackers.tracker(name, Path(folder_name(text), f"seed-{seed}")) for name in study.track]
+    if (folder / "config.json").exists():
+        config = files.read_json(folder / "config.json")
+        began(config)
+        status = training.status_of(folder, config)
+        if status != "stopped":
+            history = rows.read(folder / "history.jsonl")
+            watch(text, seed, history[-1])
+            return history, status
+        run = training.resume(folder, task=task, callbacks=callbacks, workers=workers)
+    else:
+        settings = study.run_config(seed).keywords() | {"engine": study.local(workers)}
+        run = training.train(
+            task, study.algorithm(text), study.world, **settings, checkpoint=folder, callbacks=callbacks, started=began
+        )
+    if run.status == "stopped":  # by whoever watches: the runs after it are not wanted either
+        raise KeyboardInterrupt
+    return run.history, run.status

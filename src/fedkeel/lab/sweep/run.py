@@ -1,0 +1,154 @@
+"""A sweep from its configuration: every cell of a grid, or the trials a search asks for."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import recipes
+from ...errors import InputError, MissingExtra, check, is_count
+from ...run import checkpoint as files
+from ...run import training
+from ..compare import Arm
+from ..study import Study, finished, folder_name
+from .choice import METRICS, Choice, scored
+from .grid import Cell, Grid
+from .processes import Item, run_all
+
+Config = dict[str, Any]
+Tell = Callable[[Item, str], None]  # hears of a run that has ended, and how
+
+
+def configuration(study: Study, grid: Grid, metric: str | None, trials: int | None, batch: int) -> Config:
+    """What `config.json` of a sweep says; refuses what cannot work before anything is written."""
+    check(metric is None or metric in METRICS, "sweep", "metric", ", ".join(METRICS), metric)
+    check(trials is None or is_count(trials, 2), "sweep", "optuna", "an integer >= 2", trials)
+    if trials is None:
+        if grid.ranges:
+            raise InputError(f"A range ({grid.texts()[-1]}) is searched: add --optuna N, or list its values.")
+        if len(list(grid.cells())) < 2:
+            raise InputError("A sweep needs at least two cells: --grid lr=0.01,0.1.")
+        algorithms = [canonical(grid, cell) for cell in grid.cells()]
+    else:
+        _optuna()
+        ends = [grid.algorithm(tuple(v[i] for v in _spans(grid))) for i in (0, -1)]
+        algorithms = list(dict.fromkeys(recipes.algorithm(text).spec or text for text in ends))
+    config = study.config() | {"algorithms": algorithms}
+    checked = Study.from_config(config)
+    task = checked.made_task()
+    checked.check(task)
+    if metric == "rounds" and task.target is None:
+        raise InputError("--metric rounds needs a target: add --target ACCURACY.")
+    about = {"algorithm": grid.base, "grid": grid.texts(), "metric": metric, "optuna": trials, "batch": batch}
+    return config | {"sweep": about}
+
+
+def canonical(grid: Grid, cell: Cell) -> str:
+    """A cell's algorithm as run directories and tables name it."""
+    text = grid.algorithm(cell)
+    return recipes.algorithm(text).spec or text
+
+
+def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
+    """Run what is not done yet, then choose; writes `config.json` and `sweep.json`."""
+    try:
+        about = config["sweep"]
+        grid = Grid.parse(about["algorithm"], about["grid"])
+        metric, trials, _ = about["metric"], about["optuna"], about["batch"]
+    except (KeyError, TypeError, AttributeError) as error:  # edited by hand
+        raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
+    config = probed(config)
+    if trials is None:
+        cells = list(grid.cells())
+        arms = _run(config, out, jobs, tell)
+    else:
+        metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
+        cells, arms = _search(config, grid, metric, out, jobs, tell)
+    choice = Choice.of(grid, cells, arms, metric)
+    files.write_json(out / "sweep.json", document(config, choice))
+    return choice
+
+
+def probed(config: Config) -> Config:
+    """The same with a mode in the place of "probe": measured once, here, so that all cells share it."""
+    if config.get("engine") != "probe":
+        return config
+    study = Study.from_config(config)
+    study = study.probed(study.made_task())
+    return config | {"engine": study.engine, "engine_reason": study.why}
+
+
+def document(config: Config, choice: Choice) -> dict[str, Any]:
+    """The whole outcome, for `sweep.json` and `--json`."""
+    about = {"task": config["task"], "algorithm": config["sweep"]["algorithm"], "grid": config["sweep"]["grid"]}
+    return about | {"target": choice.ranked[0].arm.target, "seeds": config["seeds"], **choice.told()}
+
+
+def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
+    """Every algorithm of the configuration with every seed; those that are done are only read."""
+    files.write_json(out / "config.json", config)
+    todo = []
+    for text in config["algorithms"]:
+        for seed in config["seeds"]:
+            folder = out / folder_name(text) / f"seed-{seed}"
+            item, status = (text, seed, str(folder)), "stopped"
+            if (folder / "config.json").exists():
+                status = training.status_of(folder, files.read_json(folder / "config.json"))
+            todo.append(item) if status == "stopped" else tell(item, status)
+    if todo:
+        run_all(config, todo, jobs, tell)
+    return finished(out)[1]
+
+
+def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell: Tell) -> tuple[list[Cell], list[Arm]]:
+    """Ask Optuna for a batch of trials, run it, tell it the scores. The sampler has a fixed seed and the batch a fixed
+    size, so a search that is continued asks for the same trials again and finds their runs done."""
+    optuna, about = _optuna(), config["sweep"]
+    sampler = optuna.samplers.TPESampler(seed=0)
+    search = optuna.create_study(direction="minimize" if metric == "rounds" else "maximize", sampler=sampler)
+    cells: dict[str, Cell] = {}
+    arms: list[Arm] = []
+    asked = 0
+    while asked < about["optuna"]:
+        trials = [search.ask() for _ in range(min(about["batch"], about["optuna"] - asked))]
+        asked += len(trials)
+        picked = [tuple(_suggest(trial, key, grid) for key in grid.keys) for trial in trials]
+        cells |= {canonical(grid, cell): cell for cell in picked}
+        arms = _run(config | {"algorithms": list(cells)}, out, jobs, tell)
+        by_name = {arm.name: arm for arm in arms}
+        for trial, cell in zip(trials, picked, strict=True):
+            search.tell(trial, _worth(cell, by_name[canonical(grid, cell)], metric))
+    return list(cells.values()), arms
+
+
+def _worth(cell: Cell, arm: Arm, metric: str) -> float:
+    """A number for the search even where a cell has none: it steers, and is never reported."""
+    values = scored(cell, arm, metric).values
+    if values is not None:
+        return statistics.mean(values)
+    return max(history[-1]["round"] for history in arm.histories) * 2.0 if metric == "rounds" else 0.0
+
+
+def _suggest(trial: Any, key: str, grid: Grid) -> Any:
+    if key in grid.values:
+        return trial.suggest_categorical(key, grid.values[key])
+    span = grid.ranges[key]
+    if isinstance(span.low, int) and isinstance(span.high, int):
+        return trial.suggest_int(key, span.low, span.high, log=span.low > 0)
+    return float(f"{trial.suggest_float(key, span.low, span.high, log=span.low > 0):.3g}")  # a name one can read
+
+
+def _spans(grid: Grid) -> list[Sequence[Any]]:
+    return [*grid.values.values(), *((span.low, span.high) for span in grid.ranges.values())]
+
+
+def _optuna() -> Any:
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError as error:
+        raise MissingExtra("optuna", "optuna", "A search in ranges") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
