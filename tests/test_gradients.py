@@ -1,5 +1,8 @@
 """Serial and batched gradients, and the rule that chooses between them."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +20,7 @@ from fedkeel.engine.choose import (
     operations,
 )
 from fedkeel.engine.gradients import Lockstep, Serial, lockstep
+from fedkeel.engine.gradients.serial import channels_last, layout
 
 
 class Extrapolated(fk.Rule):
@@ -314,3 +318,31 @@ def test_a_forward_that_is_right_only_while_clients_agree_runs_serially(monkeypa
 
     monkeypatch.setattr(lockstep, "Chain", FirstClientsModel)
     assert chosen(lambda: nn.Linear(3, 2), "batched")[0] == "serial"
+
+
+STRIDED = """
+import torch
+from torch import nn
+import fedkeel as fk
+
+def net():
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 1, stride=2), nn.ReLU(),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+x, y = torch.randn(200, 1, 8, 8), torch.arange(200) % 10
+data = fk.FederatedData.from_arrays(x, y, clients=[i % 10 for i in range(200)], test=(x, y))
+task = fk.Task(net, fk.cross_entropy, data, batch_size=10)
+fk.train(task, "fedavg:lr=0.05", fk.World(5, fk.FixedSteps(10)), rounds=40, engine=fk.Local("serial", workers=1))
+"""
+
+
+def test_a_narrow_convolution_of_1x1_with_a_stride_does_not_damage_memory():
+    # torch 2.13 writes beyond its memory in the backward pass of such a layer, if images have their channels last
+    done = subprocess.run([sys.executable, "-c", STRIDED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-300:]
+
+
+def test_images_have_their_channels_last_unless_torch_fails_with_it():
+    for channels, stride, last in ((4, 2, False), (4, 1, True), (8, 2, True)):
+        module = nn.Sequential(nn.Conv2d(1, channels, 3), nn.Conv2d(channels, 8, 1, stride=stride))
+        assert (layout(module) is channels_last) == last
