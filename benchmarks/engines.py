@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ALL = ("W1", "W2", "W3", "W4", "W5")
+ALL = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
+KERNELS = ("W1", "W2", "W3", "W5", "W6")  # with C kernels: --compile is refused where there are none
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ ENGINES = {
         Engine(NAIVE[1], "naive", {"threads": "2"}),
         Engine("fedkeel", "fedkeel"),
         Engine("fedkeel, any model", "fedkeel", {"mode": "batched", "model": "any"}, workloads=("W1",)),
-        Engine("fedkeel, compiled", "fedkeel", {"compile": "yes"}, workloads=("W1",)),
-        Engine("fedkeel, torch alone", "fedkeel", {"compile": "no"}, workloads=ALL[1:]),
+        Engine("fedkeel, --compile", "fedkeel", {"compile": "yes"}, workloads=KERNELS),
         Engine("pfl, 2 processes", "pfl", {"processes": "2"}, "pfl"),
         Engine("fedjax", "fedjax", {}, "fedjax", ("W1", "W4")),
         Engine("pfl, 1 process", "pfl", {"processes": "1"}, "pfl", passes=1),
@@ -40,7 +40,9 @@ ENGINES = {
         Engine(LIMIT, "products", workloads=ALL[1:]),
     )
 }
-SHORT = {engine.name.replace(", ", "-").replace(" ", ""): engine.name for engine in ENGINES.values()}
+SHORT = {
+    engine.name.replace(", ", "-").replace("---", "-").replace(" ", ""): engine.name for engine in ENGINES.values()
+}
 
 
 def named(text: str) -> str:
@@ -48,5 +50,7 @@ def named(text: str) -> str:
 
     >>> named("naive-1thread")
     'naive, 1 thread'
+    >>> named("fedkeel-compile")
+    'fedkeel, --compile'
     """
     return SHORT.get(text, text)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from workloads import Data
 
-PARAMETERS = {"W1": 610, "W2": 1_206_590, "W3": 797_962, "W4": 133_520, "W5": 78_042}
+PARAMETERS = {"W1": 610, "W2": 1_206_590, "W3": 797_962, "W4": 133_520, "W5": 78_042, "W6": 608_702, "W7": 819_920}
 
 
 class LastCharacter(nn.Module):
@@ -59,9 +61,17 @@ def logistic_regression() -> nn.Module:
 
 
 def femnist_cnn() -> nn.Module:
+    """FATHOM's, without its dropout."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 62),
+    )  # fmt: skip
+
+
+def gel_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 62),
     )  # fmt: skip
 
 
@@ -80,7 +90,10 @@ def resnet8() -> nn.Module:
     )  # fmt: skip
 
 
-MODELS = {"W1": logistic_regression, "W2": femnist_cnn, "W3": lenet, "W4": LastCharacter, "W5": resnet8}
+MODELS = {
+    "W1": logistic_regression, "W2": femnist_cnn, "W3": lenet, "W4": LastCharacter, "W5": resnet8, "W6": gel_cnn,
+    "W7": partial(LastCharacter, hidden=256),
+}  # fmt: skip
 
 
 def model(workload: str) -> nn.Module:

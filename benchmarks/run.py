@@ -132,6 +132,15 @@ def merged(before: list[Any], now: list[Any]) -> list[Any]:
     return sorted([*kept, *now], key=lambda row: row["workload"]) if kept else now
 
 
+def unknown(results: dict[str, Any]) -> list[str]:
+    """Engines of this file that are not ours any more: what the others are may have changed with them.
+
+    >>> unknown({"cells": [{"engine": "fedkeel"}, {"engine": "a former one"}]})
+    ['a former one']
+    """
+    return sorted({cell["engine"] for cell in results["cells"]} - set(ENGINES))
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
@@ -150,6 +159,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--passes, --seconds and --cap must be positive")
     if (given.render or given.add) and not given.results.exists():
         parser.error(f"{given.results} is not there: run without --render and --add first")
+    if (given.render or given.add) and (gone := unknown(json.loads(given.results.read_text()))):
+        parser.error(f"{given.results} has engines that are no more ({', '.join(gone)}): measure again")
     if not given.render and not given.add and not set(NAIVE) & set(given.engines):
         say("without a naive loop there are no ratios")
     return given

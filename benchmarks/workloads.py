@@ -1,4 +1,4 @@
-"""The five workloads: sizes, and random data of the right shape. Needs numpy alone, so that every peer can read it.
+"""The workloads: sizes, and random data of the right shape. Needs numpy alone, so that every peer can read it.
 
 The inputs carry a trace of their class, so that a driver which really trains sees its loss fall.
 """
@@ -21,6 +21,7 @@ class Workload:
 
     name: str
     title: str
+    about: str  # what its model is, and whose
     shape: tuple[int, ...]  # of one input
     classes: int
     clients: int
@@ -45,14 +46,24 @@ class Workload:
         return np.maximum(10, np.rint(drawn * self.samples / drawn.mean())).astype(np.int64)
 
 
+LINEAR = "60 numbers to 10 classes, as on LEAF's Synthetic; 610 parameters"
+FATHOM = "the FATHOM paper's CNN, without its dropout: 3 x 3 to 32 and 64 channels, dense 128; 1,206,590 parameters"
+LENET = "the GHBM paper's LeNet: two times 5 x 5 to 64 channels, dense 384 and 192; 797,962 parameters"
+GHBM = "the GHBM paper's LSTM: embedding of 8, two layers of 100 units, 80 characters; 133,520 parameters"
+RESNET = "the GEL paper's ResNet-8: blocks of 16, 32 and 64 channels with GroupNorm; 78,042 parameters"
+GEL_CNN = "the GEL papers' CNN: 5 x 5 to 32 and 64 channels, each with a pool, dense 512; 608,702 parameters"
+GEL_LSTM = "the GEL papers' LSTM: as W4 with 256 units; 819,920 parameters"
 WORKLOADS = {
     work.name: work
     for work in (
-        Workload("W1", "logistic regression", (60,), 10, 1000, 96, 20, 5, 13, lr=0.01, even=False),
-        Workload("W2", "FEMNIST CNN", (1, 28, 28), 62, 200, 200, 10, 20, 10, lr=0.01),
-        Workload("W3", "LeNet on CIFAR", (3, 32, 32), 10, 100, 500, 10, 64, 8, lr=0.01),
-        Workload("W4", "Shakespeare LSTM", (80,), 80, 100, 200, 10, 20, 10, lr=0.1, tokens=True),
-        Workload("W5", "ResNet-8, GroupNorm", (3, 32, 32), 10, 100, 200, 10, 16, 10, lr=0.01),
+        Workload("W1", "logistic regression", LINEAR, (60,), 10, 1000, 96, 20, 5, 13, lr=0.01, even=False),
+        Workload("W2", "FATHOM's FEMNIST CNN", FATHOM, (1, 28, 28), 62, 200, 200, 10, 20, 10, lr=0.01),
+        Workload("W3", "LeNet on CIFAR", LENET, (3, 32, 32), 10, 100, 500, 10, 64, 8, lr=0.01),
+        Workload("W4", "GHBM's Shakespeare LSTM", GHBM, (80,), 80, 100, 200, 10, 20, 10, lr=0.1, tokens=True),
+        Workload("W5", "ResNet-8, GroupNorm", RESNET, (3, 32, 32), 10, 100, 200, 10, 16, 10, lr=0.01),
+        # Clients and steps as in W2 and W4, so that only the model differs.
+        Workload("W6", "GEL's FEMNIST CNN", GEL_CNN, (1, 28, 28), 62, 200, 200, 10, 20, 10, lr=0.02),
+        Workload("W7", "GEL's Shakespeare LSTM", GEL_LSTM, (80,), 80, 100, 200, 10, 20, 10, lr=0.3, tokens=True),
     )
 }
 

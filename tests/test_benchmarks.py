@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+import fedkeel as fk
+from fedkeel.engine import kernels
+
+COMPILER = os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
@@ -44,7 +49,35 @@ def test_the_sizes_of_clients_are_those_of_the_specification(bench):
     sizes = bench.workloads.WORKLOADS["W1"].sizes(np.random.default_rng(7))
     assert len(sizes) == 1000 and sizes.min() >= 10 and abs(sizes.mean() - 96) < 2
     cohorts = {w.name: (w.cohort, w.batch, w.steps) for w in bench.workloads.WORKLOADS.values()}
-    assert cohorts == {"W1": (20, 5, 13), "W2": (10, 20, 10), "W3": (10, 64, 8), "W4": (10, 20, 10), "W5": (10, 16, 10)}
+    fives = {"W1": (20, 5, 13), "W2": (10, 20, 10), "W3": (10, 64, 8), "W4": (10, 20, 10), "W5": (10, 16, 10)}
+    assert cohorts == fives | {"W6": (10, 20, 10), "W7": (10, 20, 10)}
+
+
+def test_the_page_says_whose_models_they_are_and_how_large(bench):
+    for name, work in bench.workloads.WORKLOADS.items():
+        assert work.about.endswith(f"; {bench.models.PARAMETERS[name]:,} parameters")
+
+
+def test_the_papers_networks_are_those_of_the_package(bench):
+    ours = {
+        "W2": fk.models.fathom_cnn(dropout=False), "W3": fk.models.lenet(), "W6": fk.models.gel_cnn(),
+        "W4": fk.models.shakespeare_lstm(hidden=100), "W7": fk.models.shakespeare_lstm(),
+    }  # fmt: skip
+    for name, module in ours.items():
+        sizes = [sorted(p.numel() for p in model.parameters()) for model in (module, bench.models.model(name))]
+        assert sizes[0] == sizes[1]
+
+
+def test_fedkeel_is_measured_with_kernels_exactly_where_there_are_some(bench):
+    from engines import ENGINES
+
+    for name, work in bench.workloads.WORKLOADS.items():
+        x = torch.zeros(8, *work.shape, dtype=torch.int64 if work.tokens else torch.float32)
+        data = fk.FederatedData(x, torch.zeros(8, dtype=torch.int64), [0, 4, 8])
+        task = fk.Task(bench.models.MODELS[name], fk.cross_entropy, data).cast(torch.float32, "cpu")
+        model = task.adopt(0, torch.float32, "cpu")
+        has = kernels.available(task, model, fk.Local().chosen(task, model)[0])
+        assert has == (name in ENGINES["fedkeel, --compile"].workloads)
 
 
 def test_a_visit_has_full_batches_of_the_clients_own_samples(bench):
@@ -57,13 +90,13 @@ def test_a_visit_has_full_batches_of_the_clients_own_samples(bench):
 
 
 def test_the_runner_measures_naive_and_fedkeel_end_to_end(tmp_path):
-    engines = ["naive-1thread", "fedkeel", "fedkeel-anymodel"]
+    engines = ["naive-1thread", "fedkeel", "fedkeel-anymodel", *(["fedkeel-compile"] if COMPILER else [])]
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--workloads", "W1", "--engines", *engines, "--sections"]
     places = {"--data": tmp_path / "data", "--results": tmp_path / "results.json", "--docs": tmp_path / "docs"}
     given = [str(text) for pair in places.items() for text in pair]
     subprocess.run([*command, "--passes", "1", "--seconds", "0.1", *given], check=True, capture_output=True)
     cells = json.loads((tmp_path / "results.json").read_text())["cells"]
-    assert [cell.get("error") for cell in cells] == [None] * 3
+    assert [cell.get("error") for cell in cells] == [None] * len(engines)
     for cell in cells:
         assert cell["rounds"] >= 2 and cell["steps"] == cell["rounds"] * 260
         assert cell["losses"][1] < cell["losses"][0] and cell["memory_mb"] > 50 and cell["startup_s"] > 0
@@ -165,6 +198,14 @@ def test_asking_for_a_page_without_results_is_refused(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--render", "--results", str(tmp_path / "none.json")]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 2 and "is not there" in done.stderr
+
+
+@pytest.mark.parametrize("asked", ["--render", "--add"])
+def test_results_of_engines_that_are_no_more_are_measured_again_and_not_drawn(asked, bench, tmp_path, capsys):
+    (tmp_path / "old.json").write_text(json.dumps({"cells": [{"engine": "fedkeel, torch alone"}]}))
+    with pytest.raises(SystemExit):
+        bench.run.parse([asked, "--results", str(tmp_path / "old.json")])
+    assert "no more (fedkeel, torch alone): measure again" in capsys.readouterr().err
 
 
 def test_what_is_measured_again_takes_the_place_of_its_own_workload_alone(bench):

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import stat
+from functools import partial
 
 import pytest
 import torch
@@ -13,15 +14,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedkeel as fk
-from fedkeel.engine import chain, compiled, native
-from fedkeel.engine.compiled import translate
+from fedkeel.engine import kernels
 from fedkeel.engine.gradients.lockstep import plain_gradients
-from fedkeel.errors import ClientError, EngineWarning
+from fedkeel.engine.kernels import chain, native
+from fedkeel.errors import ClientError, InputError
 
 compiler = pytest.mark.skipif(
     not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))), reason="no C compiler here"
 )
 BETWEEN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.Flatten)
+
+
+COMPILED = fk.Local("batched", compile=True)
 
 
 def task_of(make, width=6, classes=4, dtype=torch.float64, loss=fk.cross_entropy, shape=()):
@@ -72,6 +76,24 @@ def test_any_chain_has_the_gradients_that_torch_gives_it(inner, before, after, b
 
 @compiler
 @pytest.mark.parametrize("middle", [nn.ReLU, nn.Tanh, nn.Sigmoid])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(("width", "hidden", "batch"), [(6, 5, 5), (60, 32, 5), (784, 200, 13)])
+def test_the_error_of_a_chain_against_float64_is_a_few_roundings(middle, dtype, bound, width, hidden, batch):
+    def of(dtype):
+        task = task_of(lambda: nn.Sequential(nn.Linear(width, hidden), middle(), nn.Linear(hidden, 4)), width)
+        task = task.cast(dtype, "cpu")
+        return task, task.adopt(0, dtype, "cpu")
+
+    (task, model), (exact, other) = of(dtype), of(torch.float64)
+    y, x, target = points_of(task, model, 3, batch)
+    found = chain.gradients(task, model)(y, x, target, None)
+    assert batch * model.size <= chain.LARGEST  # C, not torch
+    for got, want in zip(found, plain_gradients(exact, other)(y.double(), x.double(), target, None), strict=True):
+        assert ((got - want).norm(dim=1) <= bound * want.norm(dim=1)).all()
+
+
+@compiler
+@pytest.mark.parametrize("middle", [nn.ReLU, nn.Tanh, nn.Sigmoid])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 def test_what_diverges_shows_on_its_own_client_alone(middle, value):
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 5), middle(), nn.Linear(5, 4)))
@@ -99,13 +121,49 @@ def test_a_label_without_a_score_is_refused(label):
 def test_what_is_no_chain_from_numbers_to_classes_is_left_to_torch():
     def of(make=lambda: nn.Linear(6, 4), **settings):
         task = task_of(make, **settings)
-        return chain.gradients(task, task.adopt(0, torch.float64, "cpu"))
+        return chain.fits(task, task.adopt(0, torch.float64, "cpu"))
 
-    assert of(loss=nn.CrossEntropyLoss(torch.ones(4).double(), reduction="none")) is None
-    assert of(lambda: nn.Sequential(nn.Linear(6, 4), nn.GELU())) is None
-    assert of(lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 4))) is None
+    assert of()
+    assert not of(loss=nn.CrossEntropyLoss(torch.ones(4).double(), reduction="none"))
+    assert not of(lambda: nn.Sequential(nn.Linear(6, 4), nn.GELU()))
+    assert not of(lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 4)))
     # A layer for each of several rows: the last of them is flattened, so its outputs look like anybody's.
-    assert of(lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten()), shape=(2,)) is None
+    assert not of(lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten()), shape=(2,))
+
+
+def own_forward(layer):
+    layer.forward = partial(nn.functional.linear, weight=layer.weight, bias=layer.bias)
+    return layer
+
+
+def hooked(layer):
+    layer.register_forward_hook(lambda layer, given, output: output.clamp(max=0.5))
+    return layer
+
+
+def hooked_before(layer):
+    layer.register_forward_pre_hook(lambda layer, given: (given[0] / 2,))
+    return layer
+
+
+CHANGED = {
+    "hook": hooked,
+    "pre-hook": hooked_before,
+    "forward of its own": own_forward,
+    "weight_norm": nn.utils.parametrizations.weight_norm,
+    "spectral_norm": nn.utils.parametrizations.spectral_norm,
+    "weight_norm of old": pytest.param(
+        nn.utils.weight_norm, marks=pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_a_layer_that_somebody_changed_makes_no_chain(change):
+    task = task_of(lambda: nn.Sequential(change(nn.Linear(6, 5)), nn.ReLU(), nn.Linear(5, 4)))
+    assert not chain.fits(task, task.adopt(0, torch.float64, "cpu"))
+    with pytest.raises(InputError, match="no C kernel for this model where clients run"):
+        fk.train(task, "fedavg", rounds=1, dtype="float64", engine=COMPILED)
 
 
 @compiler
@@ -176,20 +234,19 @@ def test_one_chain_is_compiled_once():
     before = native._build.cache_info().misses
     for seed in (0, 1):
         task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
-        run = fk.train(task, "fedavg", rounds=1, seed=seed, engine=fk.Local("batched", compile=True))
-        assert "; compiled in " in run.config["engine_reason"]
+        run = fk.train(task, "fedavg", rounds=1, seed=seed, engine=COMPILED)
+        assert "; a chain of layers compiled in " in run.config["engine_reason"]
     assert native._build.cache_info().misses <= before + 1
 
 
-def test_without_a_compiler_it_says_so(monkeypatch):
+def test_without_a_compiler_it_stops_with_one_line(monkeypatch):
     native._build.cache_clear()
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
-    with pytest.warns(EngineWarning, match=r"no effect: no C compiler found \(cc, gcc or clang\)\.$"):
-        run = fk.train(task, "fedavg", rounds=2, engine=fk.Local("batched", compile=True))
-    assert torch.equal(run.params, fk.train(task, "fedavg", rounds=2, engine="batched").params)
-    assert run.config["engine_reason"].endswith("not compiled: no C compiler found (cc, gcc or clang)")
+    with pytest.raises(InputError, match=r"^compile=True needs a C compiler: no C compiler found .*\.$") as raised:
+        fk.train(task, "fedavg", rounds=2, engine=COMPILED)
+    assert "\n" not in str(raised.value)
 
 
 def wrapped(tmp_path, script):
@@ -203,8 +260,8 @@ def test_a_compiler_that_fails_says_why(monkeypatch, tmp_path):
     native._build.cache_clear()
     monkeypatch.setenv("CC", wrapped(tmp_path, "echo 'out of order' >&2; exit 1"))
     task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
-    with pytest.warns(EngineWarning, match=r"no effect: .*compiler' failed: out of order\.$"):
-        fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=True))
+    with pytest.raises(InputError, match=r"needs a C compiler: .*compiler' failed: out of order\. "):
+        fk.train(task, "fedavg", rounds=1, engine=COMPILED)
 
 
 @compiler
@@ -213,9 +270,9 @@ def test_a_compiler_that_does_not_know_the_machine_is_asked_without(monkeypatch,
     native._build.cache_clear()
     monkeypatch.setenv("CC", wrapped(tmp_path, f'case "$*" in *=native*) exit 1;; esac; exec {known} "$@"'))
     task = task_of(lambda: nn.Linear(6, 4), dtype=torch.float32)
-    run = fk.train(task, "fedavg", rounds=1, engine=fk.Local("batched", compile=True))
+    run = fk.train(task, "fedavg", rounds=1, engine=COMPILED)
     native._build.cache_clear()
-    assert "; compiled in " in run.config["engine_reason"]
+    assert "; a chain of layers compiled in " in run.config["engine_reason"]
 
 
 @compiler
@@ -234,16 +291,19 @@ def test_gradients_may_differ_where_a_relu_flips_and_nowhere_else(wrong, taken, 
 
     monkeypatch.setattr(chain, "gradients", altered)
     task = task_of(lambda: nn.Sequential(nn.Linear(6, 3000), nn.ReLU(), nn.Linear(3000, 4)))
-    made, outcome = translate(task, task.adopt(0, torch.float64, "cpu"), 1)
-    assert bool(made) is taken
-    assert outcome.startswith("compiled in" if taken else "compiled gradients differ")
+    model = task.adopt(0, torch.float64, "cpu")
+    if taken:
+        assert kernels.compiled(task, model, "batched").plain is not None
+    else:
+        with pytest.raises(InputError, match=r"^The compiled gradients of this model differ from torch's; .*\.$"):
+            kernels.compiled(task, model, "batched")
 
 
 def test_gradients_are_compared_parameter_by_parameter_and_only_where_they_are_numbers():
     loss, want = torch.ones(2, 1), torch.cat([1e-3 * torch.ones(2, 6), torch.ones(2, 600)], 1)
 
     def same(change, among=want):
-        return compiled._same((change(among.clone()), loss), (among, loss), [6, 600])
+        return kernels._agree((change(among.clone()), loss), (among, loss), [6, 600])
 
     assert same(lambda g: g) and same(lambda g: g.index_fill(1, torch.tensor([50]), 0.9))
     assert not same(lambda g: g * torch.cat([-torch.ones(6), torch.ones(600)]))  # a small parameter, turned round

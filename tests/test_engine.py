@@ -1,6 +1,5 @@
-"""Where clients run: compiled, probed, on a device; and what an evaluation looks at."""
+"""Where clients run: in lockstep, probed, on a device; and what an evaluation looks at."""
 
-import shutil
 from functools import partial
 
 import pytest
@@ -11,29 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
 from fedkeel.data.batches import Batch
-from fedkeel.engine import compiled as engine_compiled
 from fedkeel.engine.gradients import Serial
 from fedkeel.engine.gradients.lockstep import chain, plain_gradients
 from fedkeel.engine.probe import probe
 from fedkeel.engine.threads import Threads
-from fedkeel.errors import EngineWarning, InputError
+from fedkeel.errors import InputError
 from fedkeel.lab.study import Study, carry_out
 from fedkeel.run.checkpoint import read_json
-
-compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
-
-
-class Twice(nn.Module):
-    """A model of one's own: not a chain of plain layers, and vmap can follow it."""
-
-    client_axis = True
-
-    def __init__(self, width=5):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, 3)
-
-    def forward(self, x):
-        return self.outer(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
 
 
 def small(model=lambda: nn.Linear(5, 3), loss=fk.cross_entropy, shape=(5,), **settings):
@@ -128,44 +111,6 @@ def test_layers_without_a_written_derivative_are_left_to_vmap():
     assert torch.allclose(serial.params, batched.params, atol=1e-5)
 
 
-@compiler
-def test_each_model_is_compiled_once_for_itself_and_its_gradients_are_the_same(monkeypatch):
-    made = []
-
-    def counting(*arguments, **options):
-        made.append(0)
-        return compile_with_torch(*arguments, **options)
-
-    compile_with_torch = torch._inductor.aoti_compile_and_package
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", counting)
-    monkeypatch.setattr(engine_compiled, "TRANSLATED", {})
-    world = fk.World([[0, 1], [1, 2, 3], [0, 1, 2, 3]], fk.UniformSteps(1, 4))
-    rows = small(lambda: nn.Sequential(nn.Linear(1, 2), nn.Flatten()), shape=(5, 1))
-    for task in (small(), small(Twice), rows):  # a chain, any model, and a chain with a layer for each of several rows
-        for algorithm, seed in (("fedavgcm", 0), ("fedavgcm", 1), ("fedprox", 0)):
-            run = fk.train(task, algorithm, world, 6, seed=seed, engine="batched")
-            compiled = fk.train(task, algorithm, world, 6, seed=seed, engine=fk.Local("batched", compile=True))
-            assert torch.allclose(run.params, compiled.params, rtol=1e-4, atol=1e-6)
-            assert "compiled in" in compiled.config["engine_reason"] and compiled.config["compile"] is True
-        alone, together = (
-            fk.train(task, "fedavg", fk.World("all"), 3, engine=fk.Local("batched", workers, chunk=2, compile=True))
-            for workers in (1, 2)
-        )
-        assert torch.equal(alone.params, together.params)  # each worker has what was compiled for itself
-    assert len(made) == 2  # what is written in C is not left to torch's compiler
-
-
-@compiler
-def test_compiled_workers_do_not_share_a_module_for_what_runs_without():
-    task = small(Twice, batch_size=1)  # torch compiles for two samples or more
-    runs = [
-        fk.train(task, "fedavg", fk.World("all", fk.FixedSteps(40)), 3, engine=fk.Local("batched", workers, 2, True))
-        for workers in (1, 2)
-    ]
-    assert all("compiled in" in run.config["engine_reason"] for run in runs)
-    assert torch.equal(runs[0].params, runs[1].params)
-
-
 def test_a_layer_that_somebody_watches_is_run_as_it_is():
     def watched():
         model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -175,39 +120,6 @@ def test_a_layer_that_somebody_watches_is_run_as_it_is():
     assert chain(watched()) is None
     serial, batched = (fk.train(small(watched), "fedavg", rounds=2, engine=mode) for mode in ("serial", "batched"))
     assert torch.allclose(serial.params, batched.params, atol=1e-5)
-
-
-@compiler
-def test_compiled_gradients_of_integers_in_double_precision():
-    class Counts(nn.Module):
-        client_axis = True
-
-        def __init__(self):
-            super().__init__()
-            self.scores = nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.scores(x.to(self.scores.weight.dtype))
-
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randint(9, (40, 6), generator=draw), torch.randint(3, (40,), generator=draw)
-    data = fk.FederatedData.from_arrays(x, y, clients=[0] * 3 + [1] * 37)  # the first has fewer samples than a batch
-    task = fk.Task(Counts, fk.cross_entropy, data, batch_size=5, lr=0.1)
-    plain, compiled = (
-        fk.train(task, "fedavg", fk.World("all"), 3, engine=fk.Local("batched", compile=c), dtype=torch.float64)
-        for c in (False, True)
-    )
-    assert "compiled in" in compiled.config["engine_reason"]
-    assert torch.allclose(plain.params, compiled.params, rtol=1e-12)
-
-
-@compiler
-def test_numbers_that_a_loss_holds_are_part_of_what_is_compiled():
-    for weight in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0])):
-        task = small(loss=nn.CrossEntropyLoss(weight, reduction="none"))
-        runs = [fk.train(task, "fedavg", rounds=2, engine=fk.Local("batched", compile=c)) for c in (False, True)]
-        assert "compiled in" in runs[1].config["engine_reason"]
-        assert torch.allclose(runs[0].params, runs[1].params, atol=1e-6)
 
 
 def test_a_loss_that_ignores_a_class_is_not_taken_for_plain_cross_entropy():
@@ -238,19 +150,6 @@ def test_models_drawn_on_clients_do_not_depend_on_the_workers():
         for w in (1, 6, 6)
     ]
     assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
-
-
-def test_what_cannot_be_compiled_runs_all_the_same_and_says_so(monkeypatch):
-    def no_compiler(*arguments, **options):
-        raise RuntimeError("No working C++ compiler found\nand many more lines")
-
-    monkeypatch.setattr(engine_compiled, "_by_torch", no_compiler)
-    with pytest.warns(EngineWarning, match=r"no effect: No working C\+\+ compiler found\.$"):
-        run = fk.train(small(Twice), "fedavg", rounds=2, engine=fk.Local("batched", compile=True))
-    assert torch.equal(run.params, fk.train(small(Twice), "fedavg", rounds=2, engine="batched").params)
-    assert run.config["engine_reason"].endswith("not compiled: No working C++ compiler found")
-    with pytest.warns(EngineWarning, match="clients run one at a time here"):
-        fk.train(small(), "fedavg", rounds=1, engine=fk.Local("serial", compile=True))
 
 
 def test_a_probe_chooses_by_what_it_measures(monkeypatch):

@@ -12,8 +12,7 @@ from drivers.common import Clock, Losses, Options, main
 
 def engine(options: Options) -> fk.Local:
     """The engine of this arm."""
-    compile = {"yes": True, "no": False}.get(options.get("compile", ""))
-    return fk.Local(options.get("mode", "auto"), compile=compile)
+    return fk.Local(options.get("mode", "auto"), compile=options.get("compile") == "yes")
 
 
 def drive(work: Workload, data: Data, clock: Clock, options: Options) -> Losses:

@@ -1,4 +1,4 @@
-"""Where the time of a round goes: what torch's profiler counts for each operation, with one worker."""
+"""Where the time of a round goes: what torch's profiler counts for each operation, with one worker and torch alone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .capacity import Exits, Widths
 from .capacity.slicing import Cut
 from .data import FederatedData
 from .engine.threads import Local
-from .errors import ClientError, EngineWarning, FedkeelError, InputError, MissingExtra, StabilityWarning
+from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .messages import Plan
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
 from .recipes import algorithm
@@ -69,7 +69,6 @@ __all__ = [
     "Cut",
     "DeltaSGD",
     "End",
-    "EngineWarning",
     "Epochs",
     "Exits",
     "Fathom",

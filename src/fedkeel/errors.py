@@ -37,10 +37,6 @@ class StabilityWarning(UserWarning):
     """Settings that are legal and known to misbehave; the message has the numbers."""
 
 
-class EngineWarning(UserWarning):
-    """The engine cannot do what was asked for, and does the same more slowly; the message says why."""
-
-
 def check(ok: bool, owner: object, name: str, must: str, got: Any) -> None:
     """Refuse a parameter with the one message used everywhere.
 

@@ -99,7 +99,7 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(study, out, arms)))
     else:
-        _print_tables(study, out, arms)
+        _print_tables(study, out, arms, watching.has_kernels)
     diverged = [
         f"{arm.name} (seed {seed})"
         for arm in arms
@@ -122,7 +122,7 @@ def _document(study: Study, out: Path, arms: list[Any]) -> dict[str, Any]:
     return {"task": study.task, "out": str(out), **summary(arms, arms[0].target), "runs": runs}
 
 
-def _print_tables(study: Study, out: Path, arms: list[Any]) -> None:
+def _print_tables(study: Study, out: Path, arms: list[Any], has_kernels: bool) -> None:
     from ..lab.report.diagnosis import diagnosis
     from ..lab.report.terminal import draw, table
 
@@ -132,6 +132,9 @@ def _print_tables(study: Study, out: Path, arms: list[Any]) -> None:
     diagnosis({arm.name: arm.histories for arm in arms}, console)
     saved = f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}"
     console.print(saved, style="dim", soft_wrap=True)
+    if has_kernels:
+        faster = "--compile trains this model by C kernels, which is faster; numbers then differ by roundings."
+        console.print(faster, style="dim", soft_wrap=True)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,14 +15,17 @@ from .choose import no_client_axis
 from .gradients import Lockstep, Serial
 from .gradients.lean import lean, release
 
+if TYPE_CHECKING:
+    from .kernels import Kernels
+
 CLIENTS = 8  # in lockstep while it is tried; a larger cohort gains a little more
 PATIENCE = 0.15  # seconds for each way, beside the first call
 
 
 def probe(
-    task: Task, model: FlatModel, workers: int, install: Callable[[FlatModel], object] | None = None
+    task: Task, model: FlatModel, workers: int, alone: Kernels | None = None, together: Kernels | None = None
 ) -> tuple[str, str]:
-    """(mode, what was measured); install: has the layers of one client at a time run by C.
+    """(mode, what was measured); by C kernels, where there are some for one client at a time, or for many together.
 
     Of the clock: two probes may differ, so a command probes once and writes it down.
     """
@@ -32,15 +36,16 @@ def probe(
     width = min(task.batch_size or 20, len(task.data.x) // CLIENTS)
     index = torch.arange(CLIENTS * width, device=task.data.x.device).view(CLIENTS, width)
     x, y = task.data.x[index], task.data.y[index]
-    batched, serial = Lockstep(task, model.replica()), Serial(task, model, lean(model))
-    if install is not None:
-        install(model)
+    by_c = None if together is None else together.plain
+    batched, serial = Lockstep(task, model.replica(), by_c), Serial(task, model, lean(model))
+    if alone is not None:
+        alone.install(model)
     one, all_ = serial.start(model.flat.clone(), 1), batched.start(model.flat, CLIENTS)
-    alone = _seconds(lambda: serial(one, Batch(x[:1], y[:1], None)), task) / workers
-    together = _seconds(lambda: batched(all_, Batch(x, y, None)), task) / CLIENTS
+    one_by_one = _seconds(lambda: serial(one, Batch(x[:1], y[:1], None)), task) / workers
+    in_lockstep = _seconds(lambda: batched(all_, Batch(x, y, None)), task) / CLIENTS
     release(model)
-    told = f"probed: a client's step takes {alone * 1e3:.3g} ms serially, {together * 1e3:.3g} ms batched"
-    return ("batched" if together < alone else "serial"), told
+    measured = f"probed: a client's step takes {one_by_one * 1e3:.3g} ms serially, {in_lockstep * 1e3:.3g} ms batched"
+    return ("batched" if in_lockstep < one_by_one else "serial"), measured
 
 
 @torch.no_grad()

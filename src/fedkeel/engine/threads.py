@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import queue
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,20 +20,17 @@ from torch import Tensor
 
 from ..aggregate import Sums, Weights, fold
 from ..capacity import Capacity, Level
-from ..errors import EngineWarning, check, is_count
+from ..errors import InputError, check, is_count
 from ..flat import FlatModel
 from ..messages import Broadcast, Memory, Slots, Update, Work, cost, select
 from ..task import Task
 from ..world import Ints
-from . import Do
+from . import Do, kernels
 from .choose import choose, moves_global_generator
-from .compiled import NOTHING, install, translate, translate_layers
-from .gradients import Lockstep, Serial
-from .gradients.lean import lean, release
-from .gradients.lockstep import Plain
+from .gradients.lean import release
 from .memory import Memories
 from .probe import probe
-from .worker import Worker
+from .worker import Worker, make_worker
 
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
@@ -47,10 +44,8 @@ class Local:
 
     mode: "serial" (one client at a time), "batched" (a chunk of clients in lockstep), "auto" (a fixed rule of model and
     task chooses) or "probe" (both are tried, briefly). workers: default the cores, one on other devices. chunk:
-    default 1 or 64 clients. compile: where clients run one at a time, LSTMs, convolutions and pools train by C, which
-    takes a second or two, wherever there is a C compiler; with True, gradients in lockstep become machine code, too: by
-    a C compiler for a chain of plain layers (under a second if it is short), by torch and a C++ compiler for others
-    (much longer); with False, all is torch's. Numbers differ by roundings.
+    default 1 or 64 clients. compile: use C kernels (see `engine/kernels`); numbers then differ by roundings. An error,
+    if there is no compiler or no kernel for the model.
 
     >>> Local("serial", workers=2).mode
     'serial'
@@ -59,12 +54,12 @@ class Local:
     mode: str = "auto"
     workers: int | None = None
     chunk: int | None = None
-    compile: bool | None = None
+    compile: bool = False
     why: str | None = None  # who chose the mode, where it was not the caller
 
     def __post_init__(self) -> None:
         check(self.mode in MODES, self, "mode", "'auto', 'serial', 'batched' or 'probe'", self.mode)
-        check(self.compile is None or isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
+        check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
         for name in ("workers", "chunk"):
             value = getattr(self, name)
             check(value is None or is_count(value), self, name, "an integer >= 1", value)
@@ -72,13 +67,17 @@ class Local:
     def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
         """(mode, reason)."""
         if self.mode == "probe":
-            layers = self.compile is not False and translate_layers(task, model)[0]
-            return probe(task, model, self.workers or cores(), install if layers else None)
+            used = {m: kernels.compiled(task, model, m) if self.compile else None for m in ("serial", "batched")}
+            return probe(task, model, self.workers or cores(), used["serial"], used["batched"])
         mode, reason = choose(self.mode, task, model)
         return mode, self.why if self.why is not None and mode == self.mode else reason
 
-    def start(self, task: Task, model: FlatModel, seed: int, capacity: Capacity | None = None) -> Threads:
-        """Workers for this task; ends with `close`."""
+    def start(
+        self, task: Task, model: FlatModel, seed: int, capacity: Capacity | None = None, own_loss: bool = False
+    ) -> Threads:
+        """Workers for this task; ends with `close`. own_loss: a rule makes another loss of the task's, which the kernel
+        for chains does not know.
+        """
         population, levels = len(task.data), capacity.levels(model, task) if capacity is not None else []
         if capacity is not None:
             task = capacity.trained(task)
@@ -90,49 +89,33 @@ class Local:
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
-        fast, layers, reason = self._compiled(task, model, mode, workers, bool(levels), reason)
-        gradients: Sequence[Plain | None] = fast or [None] * workers
-        made = []
-        for plain in gradients:
-            smaller = [_worker(task, level.model, mode, seed, None, globally, level.flops) if level else None
-                       for level in levels]  # fmt: skip
-            made.append(_worker(task, model, mode, seed, plain, globally, levels=smaller))
-            if layers:
-                install(made[-1].model)
+        known = mode == "serial" or not own_loss
+        compile = partial(kernels.compiled, task, mode=mode) if self.compile and known else _nothing
+        used, smaller = compile(model), [compile(level.model) if level else None for level in levels]
+        found = [one for one in (used, *smaller) if one]
+        if self.compile and not found:
+            what = "this model" if known else "a loss that a rule changes"
+            raise InputError(
+                f"compile=True has no C kernel for {what} where clients run {mode}; leave out --compile. There are "
+                "kernels for chains of plain layers (batched) and for 3 x 3 and 5 x 5 convolutions (serial)."
+            )
+        if found or (known and kernels.would_gain(task, model, mode)):
+            reason += f"; {found[0].summary if found else kernels.HINT}"
+
+        def worker() -> Worker:
+            own = [
+                make_worker(task, level.model, mode, seed, globally, use, level.flops) if level else None
+                for level, use in zip(levels, smaller, strict=True)
+            ]
+            return make_worker(task, model, mode, seed, globally, used, levels=own)
+
         chunk = self.chunk or (1 if mode == "serial" else 64)
-        return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(fast or layers))
-
-    def _compiled(
-        self, task: Task, model: FlatModel, mode: str, workers: int, levels: bool, reason: str
-    ) -> tuple[Sequence[Plain], bool, str]:
-        """(compiled gradients for each worker or none, whether layers run by C, the reason with what became of it)."""
-        fast: Sequence[Plain] = []
-        layers, outcome = False, "clients differ in size" if levels and self.compile else NOTHING
-        if mode == "serial" and self.compile is not False and not levels:
-            layers, outcome = translate_layers(task, model)
-        elif self.compile and not levels:
-            fast, outcome = translate(task, model, workers)
-        if fast or layers:
-            return fast, layers, f"{reason}; {outcome}"
-        if self.compile:
-            warnings.warn(f"compile=True has no effect: {outcome}.", EngineWarning, stacklevel=5)
-        named = self.compile or outcome is not NOTHING
-        return fast, layers, f"{reason}; not compiled: {outcome}" if named else reason
+        made = [worker() for _ in range(workers)]
+        return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(found))
 
 
-def _worker(
-    task: Task,
-    model: FlatModel,
-    mode: str,
-    seed: int,
-    plain: Plain | None,
-    globally: bool,
-    flops: int = 0,
-    levels: Sequence[Worker | None] = (),
-) -> Worker:
-    own = model.replica()
-    gradients = Serial(task, own, lean(own), globally) if mode == "serial" else Lockstep(task, own, plain)
-    return Worker(task, model.flat, gradients, seed, flops, levels)
+def _nothing(model: FlatModel) -> None:
+    return None
 
 
 class Threads:

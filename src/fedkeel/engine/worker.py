@@ -17,12 +17,14 @@ from ..flat import FlatModel, seeded
 from ..messages import Broadcast, Work
 from ..task import Task
 from ..world import Ints
-from .gradients import Gradients
+from .gradients import Gradients, Lockstep, Serial
+from .gradients.lean import lean
 from .gradients.lockstep import losses_of
 from .gradients.serial import layout
 
 if TYPE_CHECKING:
     from ..rule import Losses, Me, Objective, Rule
+    from .kernels import Kernels
 
 
 class Worker:
@@ -72,6 +74,28 @@ class Worker:
         self.model.module.eval()
         output = self.model.module(self.layout(x))
         return output, self.task.loss(output, y)
+
+
+def make_worker(
+    task: Task,
+    model: FlatModel,
+    mode: str,
+    seed: int,
+    globally: bool = False,
+    compiled: Kernels | None = None,
+    flops: int = 0,
+    levels: Sequence[Worker | None] = (),
+) -> Worker:
+    """A worker with a replica of the model, for one client at a time or for many in lockstep."""
+    own = model.replica()
+    gradients: Gradients
+    if mode == "serial":
+        gradients = Serial(task, own, lean(own), globally)
+        if compiled is not None:
+            compiled.install(own)
+    else:
+        gradients = Lockstep(task, own, None if compiled is None else compiled.plain)
+    return Worker(task, model.flat, gradients, seed, flops, levels)
 
 
 class Site:

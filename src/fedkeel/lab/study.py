@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import recipes, tasks
 from ..algorithm import Algorithm
+from ..capacity import Capacity
 from ..engine.threads import Local, one_thread
 from ..errors import InputError, check
 from ..run import checkpoint as files
@@ -108,6 +109,19 @@ class Study(SharedConfig):
             mode, why = self.local().chosen(task, task.adopt(self.seeds[0], self.torch_dtype, self.device))
         return replace(self, engine=mode, why=why)
 
+    def check_kernels(self, task: Task) -> None:
+        """Refuse what cannot be compiled before a file is written; what can be is then there for all runs."""
+        dtype, device, seed = self.torch_dtype, self.device, self.seeds[0]
+        seen: list[tuple[Capacity | None, bool]] = []
+        for algorithm in map(self.algorithm, self.algorithms) if self.compile else ():
+            kind = capacity, own_loss = algorithm.capacity, bool(algorithm.hooks["loss"])
+            if kind in seen:
+                continue
+            seen.append(kind)
+            own = (task if capacity is None else capacity.adapt(task)).cast(dtype, device)
+            with one_thread():
+                self.local(1).start(own, own.adopt(seed, dtype, device), seed, capacity, own_loss).close()
+
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
         return {
@@ -155,6 +169,8 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
     study.check(task)
     study = study.probed(task)
     if not study.single:
+        if not (out / "config.json").exists():
+            study.check_kernels(task)
         files.write_json(out / "config.json", study.config())
     arms = {text: Arm(text, task.target) for text in study.algorithms}
     for text, seed, folder in study.plan():

@@ -52,10 +52,7 @@ class SharedConfig:
     eval_every: int = setting(1, integer(), "evaluate every K rounds", "K")
     eval_samples: int | None = setting(None, integer(), "evaluate on a fixed draw of N test samples", "N")
     engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task) or probe (tries both)", "MODE")
-    compile: bool | None = setting(
-        None, SWITCH, absent=False,  # earlier versions compiled nothing
-        help="train small models by C, too; default: LSTMs, convolutions and pools, if there is a C compiler",
-    )  # fmt: skip
+    compile: bool = setting(False, SWITCH, "train by C kernels where there are some; needs a C compiler")
     device: str = setting("cpu", DEVICE, "cpu, cuda or mps")
     dtype: str = setting("float32", DTYPE, "float32 or float64")
     checkpoint_every: int = setting(10, integer(), "save what resume needs every K rounds", "K", keyword="every")

@@ -21,7 +21,7 @@ from .. import legal, recipes
 from ..algorithm import Algorithm
 from ..engine.memory import Memories
 from ..engine.threads import Local, Threads, one_thread
-from ..errors import EngineWarning, InputError, StabilityWarning, check, is_count
+from ..errors import InputError, StabilityWarning, check, is_count
 from ..flat import FlatModel
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
@@ -123,15 +123,15 @@ def train(
     check(isinstance(local, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": local.mode}
     chosen = RunConfig.from_keywords({**named, **settings})
-    if chosen.compile is not None:
-        local = replace(local, compile=chosen.compile)
+    if chosen.compile:
+        local = replace(local, compile=True)
     tested = chosen.adjusted(task).tested_on(chosen.eval_samples)
     job = prepare(tested, algorithm, world or World(), rounds, seed, chosen.batch_size)
     check_diagnose(chosen.diagnose, job.algorithm)
     job = job.cast(chosen.torch_dtype, chosen.device)
     model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        workers = local.start(job.task, model, seed, job.algorithm.capacity)
+        workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
         config = configuration(job, workers, chosen)
         if started is not None:
             started(config)
@@ -315,7 +315,7 @@ def resume(
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
-    Bit for bit on the same kind of machine, with the same torch and, where layers run by C, the same compiler.
+    Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler.
     What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
     """
     path = Path(folder)
@@ -331,14 +331,9 @@ def resume(
     job = job.cast(chosen.torch_dtype, chosen.device)
     model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        compile, why = chosen.compile, config.get("engine_reason")
-        # one client at a time, C is what a run has unless it says no; that it is not to be had is told below
-        wanted = None if compile and chosen.engine == "serial" else compile
-        local = Local(chosen.engine, workers, config["chunk"], wanted, why)
-        engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity)
-        if compile and not engine.compiled:
-            told = "This run began with compiled C, which cannot be had here: from now on numbers differ by roundings"
-            warnings.warn(f"{told} ({engine.reason}).", EngineWarning, stacklevel=2)
+        local = Local(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
+        own_loss = bool(job.algorithm.hooks["loss"])
+        engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
         if (path / files.STATE).exists():
             state, memories = files.load_state(path, len(task.data), chosen.device)
             engine.restore(memories)

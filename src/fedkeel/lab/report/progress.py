@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
+from ...engine.kernels import HINT
 from ...run.history import Row
 from ..study import Study
 
@@ -35,6 +36,7 @@ class Watching:
         self.began_at: dict[tuple[str, int], tuple[float, int]] = {}
         self.best: dict[tuple[str, int], float] = {}
         self.told: set[str] = set()
+        self.has_kernels = False  # a run would be faster with --compile
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[told]}"), _Pace(),
             console=console, auto_refresh=self.live, disable=not self.live,
@@ -54,6 +56,7 @@ class Watching:
 
     def began(self, config: dict[str, Any]) -> None:
         """Say once per algorithm what was chosen."""
+        self.has_kernels |= HINT in config.get("engine_reason", "")
         if self.verbose and config["algorithm"] not in self.told:
             self.told.add(config["algorithm"])
             client, server = config["parameters"]["client"], config["parameters"]["server"]

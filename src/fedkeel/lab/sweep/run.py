@@ -61,6 +61,9 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
     except (KeyError, TypeError, AttributeError) as error:  # edited by hand
         raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
     config = probed(config)
+    if config.get("compile") and not (out / "config.json").exists():
+        study = Study.from_config(config)
+        study.check_kernels(study.made_task())
     if trials is None:
         cells = list(grid.cells())
         arms = _run(config, out, jobs, tell)

@@ -14,8 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from .native import EXACT, Layer, addresses, again_by_torch, build, ordinary, written
+from ...flat import FlatModel
+from ..gradients.lean import HOOKS, is_plain, special
+from .native import EXACT, addresses, again_by_torch, build, ordinary, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
 PADDINGS = tuple((n, n) for n in range(SIDE))
@@ -23,26 +26,78 @@ UNIT = 16  # channels come in multiples of this
 WIDEST = 256 * 256  # inputs times outputs up to which C is ahead of torch's kernel (docs/speed.md)
 
 
-class Compiled(Layer):
-    """A convolution by C."""
+def layers(model: FlatModel) -> list[nn.Conv2d]:
+    """The model's convolutions that C was written for; none where a hook, a wrapper or a `forward` of its own changes
+    what a layer does.
+    """
+    if model.flat.dtype != torch.float32 or model.flat.device.type != "cpu":
+        return []
+    return [layer for layer in model.module.modules() if is_plain(layer, nn.Conv2d) and known(layer)]
 
-    kinds = (nn.Conv2d,)
-    layer: nn.Conv2d
+
+def reached(model: FlatModel, x: Tensor) -> bool:
+    """Whether x, on its way through the model, comes to such a layer at a size for which C was written."""
+    found: list[bool] = []
+
+    def look(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        found.extend(saves(layer, *part.shape[2:]) for part in given if part.ndim == 4 and isinstance(layer, nn.Conv2d))
+
+    if not layers(model):
+        return False
+    replica = model.replica()  # with hooks of ours, which the model does not get
+    for layer in layers(replica):
+        layer.register_forward_pre_hook(look)
+    replica.module.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        replica.module(x)
+    return any(found)
+
+
+def install(model: FlatModel) -> list[Compiled]:
+    """Let these convolutions of a worker's replica run by C."""
+    return [Compiled(layer) for layer in layers(model)]
+
+
+def known(layer: nn.Conv2d) -> bool:
+    """A square kernel, every step, no groups, nothing but zeros around an image, and nobody who looks on."""
+    (kernel, wide), (inside, outside) = layer.kernel_size, (layer.in_channels, layer.out_channels)
+    plain = layer.groups == 1 and layer.stride == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    square = kernel == wide and kernel in KERNELS and layer.padding in PADDINGS
+    changed = "_conv_forward" in vars(layer) or any(getattr(layer, kind) for kind in HOOKS) or is_parametrized(layer)
+    sized = inside % UNIT == outside % UNIT == 0 and inside * outside <= WIDEST
+    return plain and square and sized and not changed
+
+
+def saves(layer: nn.Conv2d, height: int, width: int) -> bool:
+    """Whether tiles take at most half the multiplications, for a batch that fills some: those at an edge cover more
+    than there is of an image.
+    """
+    kernel, padding = layer.kernel_size[0], int(layer.padding[0])
+    step = SIDE + 1 - kernel
+    down, across = (size + 2 * padding - kernel + 1 for size in (height, width))
+    tiles = -(-down // step) * -(-across // step)
+    return min(down, across) > 0 and 2 * tiles * SIDE**2 <= down * across * kernel**2
+
+
+class Compiled:
+    """A convolution that trains by C on inputs that was written for; everything else stays torch's.
+
+    So does an evaluation: it has no backward pass, many samples, and its numbers stay torch's.
+    """
 
     def __init__(self, layer: nn.Conv2d) -> None:
         library(layer.kernel_size[0])
-        super().__init__(layer)
+        self.layer, self.otherwise, self.ran = layer, layer.forward, False
+        layer.forward = self.forward  # type: ignore[method-assign]
 
-    @staticmethod
-    def knows(layer: nn.Conv2d) -> bool:
-        """A square kernel, every step, no groups, and nothing but zeros around an image."""
-        (kernel, wide), (inside, outside) = layer.kernel_size, (layer.in_channels, layer.out_channels)
-        plain = layer.groups == 1 and layer.stride == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-        square = kernel == wide and kernel in KERNELS and layer.padding in PADDINGS
-        own = "_conv_forward" in vars(layer)
-        return plain and square and not own and inside % UNIT == outside % UNIT == 0 and inside * outside <= WIDEST
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.is_grad_enabled() or not known(self.layer) or special(input) or not self.fits(input):
+            return self.otherwise(input)
+        self.ran = True
+        return self.train(input)
 
     def fits(self, x: Tensor) -> bool:
+        """Whether x, and the weights as they are now, are what C takes for granted."""
         layer, bias = self.layer, self.layer.bias
         if not ordinary(x, layer.weight, *([] if bias is None else [bias])):
             return False
@@ -51,22 +106,14 @@ class Compiled(Layer):
         taken = x.ndim == 4 and x.numel() > 0 and x.shape[1] == within[0]
         # Without a bias a ReLU behind this may stand at zero exactly, where a rounding error opens or shuts it.
         moved = bias is None or bool(bias.all())
-        return taken and shaped and self._saves(*x.shape[2:]) and moved
+        return taken and shaped and saves(layer, *x.shape[2:]) and moved
 
-    def _saves(self, height: int, width: int) -> bool:
-        """Whether tiles take at most half the multiplications, for a batch that fills some: those at an edge cover more
-        than there is of an image.
-        """
-        kernel, padding = self.layer.kernel_size[0], int(self.layer.padding[0])
-        step = SIDE + 1 - kernel
-        down, across = (size + 2 * padding - kernel + 1 for size in (height, width))
-        tiles = -(-down // step) * -(-across // step)
-        return min(down, across) > 0 and 2 * tiles * SIDE**2 <= down * across * kernel**2
-
-    def train(self, x: Tensor) -> Any:
+    def train(self, x: Tensor) -> Tensor:
+        """The layer's outputs, from which the backward pass leads through C."""
         weight, bias, padding = self.layer.weight, self.layer.bias, int(self.layer.padding[0])
         given = (None if part is None else part.contiguous() for part in (weight, bias))
-        return _Tiles.apply(x.contiguous(memory_format=torch.channels_last), *given, padding)  # type: ignore[no-untyped-call]
+        outputs: Tensor = _Tiles.apply(x.contiguous(memory_format=torch.channels_last), *given, padding)  # type: ignore[no-untyped-call]
+        return outputs
 
 
 class _Tiles(torch.autograd.Function):

@@ -12,10 +12,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ..flat import FlatModel
-from ..task import Task
-from .gradients import lockstep
-from .gradients.lockstep import Plain, plain_gradients
+from ...flat import FlatModel
+from ...task import Task
+from ..gradients import lockstep
+from ..gradients.lockstep import Plain, plain_gradients
 from .native import LOOSE, addresses, build, written
 
 REAL = {torch.float32: "float", torch.float64: "double"}
@@ -33,24 +33,31 @@ _Bool gradients(const real *y, const real *x, const int64_t *label, const real *
 """
 
 
-def gradients(task: Task, model: FlatModel) -> Plain | None:
-    """The clients' gradients by compiled C; None for what is no chain from plain numbers to classes, on a CPU."""
+def fits(task: Task, model: FlatModel) -> bool:
+    """Whether C can be written for this model: a chain from plain numbers to classes, on a CPU."""
     x, y, flat = task.data.x, task.data.y, model.flat
     chain = lockstep.chain(model.module)
     if chain is None or not lockstep.is_cross_entropy(task.loss) or y.dtype != torch.int64 or y.ndim != 1:
-        return None
+        return False
     if flat.dtype not in REAL or x.dtype != flat.dtype or flat.device.type != "cpu":
-        return None
-    scores, kept = chain.forward(flat[None], x[None, :2])
-    taken = [before for layer, (before, _) in zip(chain.layers, kept, strict=True) if isinstance(layer, nn.Linear)]
-    if any(before.ndim != 3 for before in taken):
-        return None
+        return False
+    _, kept = chain.forward(flat[None], x[None, :2])
+    inputs = [before for layer, (before, _) in zip(chain.layers, kept, strict=True) if isinstance(layer, nn.Linear)]
+    return all(before.ndim == 3 for before in inputs)
+
+
+def gradients(task: Task, model: FlatModel) -> Plain:
+    """The clients' gradients by compiled C, for a model that `fits`."""
+    x, flat = task.data.x, model.flat
+    chain = lockstep.chain(model.module)
+    assert chain is not None
+    scores, _ = chain.forward(flat[None], x[None, :2])
     inputs, real = x[0].numel(), flat.dtype
     text, room = source(chain.layers, inputs, real)
     run, otherwise = build(text, LOOSE).gradients, plain_gradients(task, model)
     run.argtypes, run.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 2, ctypes.c_bool
 
-    def fits(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:
+    def takes(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> bool:
         """C looks at no type and no shape; what a task or a rule changed on the way is torch's to do, or to refuse."""
         clients, batch = target.shape
         typed = y.dtype == x.dtype == real and target.dtype == torch.int64
@@ -60,7 +67,7 @@ def gradients(task: Task, model: FlatModel) -> Plain | None:
         return typed and shaped and (share is None or share.shape == target.shape) and batch * flat.numel() <= LARGEST
 
     def native(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        if not fits(y, x, target, share):
+        if not takes(y, x, target, share):
             return otherwise(y, x, target, share)
         clients, batch = target.shape
         y, x, target = y.contiguous(), x.contiguous(), target.contiguous()

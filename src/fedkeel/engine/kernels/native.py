@@ -12,19 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from ..flat import FlatModel
-from .gradients.lean import is_plain, special
 
 # Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
 PATIENCE = 120  # seconds
 TUNED = ("-march=native", "-mcpu=native", "-O3")  # of these the first that the compiler takes
+
+
+class NoCompiler(RuntimeError):
+    """There is no C compiler, or it fails; the message says why."""
 
 
 def addresses(*parts: Tensor | None) -> list[int | None]:
@@ -42,7 +43,7 @@ def build(text: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     compiler = os.environ.get("CC", "").strip() or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
     made = "no C compiler found (cc, gcc or clang)" if compiler is None else _build(text, flags, compiler)
     if isinstance(made, str):
-        raise RuntimeError(made)
+        raise NoCompiler(made)
     return made
 
 
@@ -78,47 +79,6 @@ def ordinary(*parts: Any) -> bool:
         and not part.is_neg()  # a sign that is only noted
         for part in parts
     )
-
-
-class Layer:
-    """A layer that trains by C on whatever that was written for; everything else goes the way it went.
-
-    So does an evaluation: it keeps nothing for a way back, has many samples, and its numbers stay torch's.
-    """
-
-    kinds: ClassVar[tuple[type[nn.Module], ...]]
-
-    @classmethod
-    def all_of(cls, model: FlatModel) -> list[Self]:
-        """Those of the model's layers that C can take over."""
-        layers = [layer for layer in model.module.modules() if any(is_plain(layer, kind) for kind in cls.kinds)]
-        return [cls(layer) for layer in layers if cls.knows(layer)]
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer, self.otherwise, self.ran = layer, layer.forward, False
-        layer.forward = self.forward
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        if len(given) != 1 or named or not torch.is_grad_enabled() or not self._takes(given[0]):
-            return self.otherwise(*given, **named)
-        self.ran = True
-        return self.train(given[0])
-
-    def _takes(self, x: Any) -> bool:
-        return isinstance(x, Tensor) and self.knows(self.layer) and not special(x) and self.fits(x)
-
-    @staticmethod
-    def knows(layer: Any) -> bool:
-        """Whether C was written for a layer with these settings."""
-        raise NotImplementedError
-
-    def fits(self, x: Tensor) -> bool:
-        """Whether x, and the weights as they are now, are what C takes for granted."""
-        raise NotImplementedError
-
-    def train(self, x: Tensor) -> Any:
-        """The layer's outputs, from which a way back leads through C."""
-        raise NotImplementedError
 
 
 def again_by_torch(
