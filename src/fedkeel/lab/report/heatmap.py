@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...errors import InputError, MissingExtra, is_number
-from ..compare import interval
+from ..stats import interval
 from ..sweep.choice import METRICS, Choice, Scored
 from ..sweep.grid import written
 

@@ -15,8 +15,10 @@ from typing import Any
 
 from ...errors import InputError
 from ...version import __version__
+from ..stats import amount, number
+from ..trackers import settings
 from . import replay, verdict
-from .curves import columns, curve, megabytes, number
+from .curves import columns, curve
 from .runs import Group, Ran, Reader
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
@@ -102,7 +104,7 @@ def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def _configuration(groups: Sequence[Group]) -> Document:
     """What all runs share, and what is an arm's own."""
-    flat = [_flat(group.runs[0].config) for group in groups]
+    flat = [settings(group.runs[0].config, say=_text) for group in groups]
     names = list(dict.fromkeys(name for one in flat for name in one if name not in ("seed", "algorithm", "fedkeel")))
     shared = {n: flat[0].get(n) for n in names if all(one.get(n) == flat[0].get(n) for one in flat)}
     own = [{n: one[n] for n in one if n in names and n not in shared} for one in flat]
@@ -116,18 +118,12 @@ def _configuration(groups: Sequence[Group]) -> Document:
     }  # fmt: skip
 
 
-def _flat(values: dict[str, Any], under: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{under}{name}.")
-        else:
-            flat[under + name] = value if isinstance(value, str) else json.dumps(value)
-    return flat
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _distinct(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    return list({json.dumps(one, sort_keys=True): _flat(one) for one in found if one}.values())
+    return list({json.dumps(one, sort_keys=True): settings(one, say=_text) for one in found if one}.values())
 
 
 def _progress(group: Group, run: Ran) -> Document:
@@ -139,7 +135,7 @@ def _progress(group: Group, run: Ran) -> Document:
     return {
         "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
         "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
-        "megabytes": megabytes(row), "seconds": number(row.get("sim_seconds")), "pace": pace,
+        "megabytes": amount(row, "megabytes"), "seconds": number(row.get("sim_seconds")), "pace": pace,
         "left": left / pace if pace else None, "late": sum(int(number(r.get("late")) or 0) for r in run.history),
         "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
     }  # fmt: skip

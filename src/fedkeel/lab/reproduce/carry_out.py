@@ -13,12 +13,12 @@ from ...errors import InputError, MissingExtra
 from ...run import checkpoint as files
 from ...run.config import SharedConfig
 from ...run.history import Row
-from .. import compare, study
+from .. import stats, study
 from ..study import Study
 from .plan import Arm, Panel, Plan
 from .verdict import score
 
-Runs = dict[str, compare.Arm]  # algorithm -> its runs
+Runs = dict[str, stats.Arm]  # algorithm -> its runs
 
 
 class Watcher(Protocol):

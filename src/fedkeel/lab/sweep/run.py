@@ -12,7 +12,7 @@ from ... import recipes
 from ...errors import InputError, MissingExtra, check, is_count
 from ...run import checkpoint as files
 from ...run import training
-from ..compare import Arm
+from ..stats import Arm
 from ..study import Study, finished, folder_name
 from .choice import METRICS, Choice, scored
 from .grid import Cell, Grid
