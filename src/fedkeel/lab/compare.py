@@ -89,14 +89,11 @@ def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
         for name, score in scores.items():
             place = math.inf if score is None else 1 + sum(other > score for other in known)
             places.setdefault(name, []).append(place)
-    return {
-        name: {
-            "tasks": len(got),
-            "top1": sum(place <= 1 for place in got) / len(got),
-            "top2": sum(place <= 2 for place in got) / len(got),
-        }
-        for name, got in places.items()
-    }
+    told: dict[str, dict[str, float]] = {}
+    for name, got in places.items():
+        one, two = (sum(place <= best for place in got) / len(got) for best in (1, 2))
+        told[name] = {"tasks": len(got), "top1": one, "top2": two}
+    return told
 
 
 def score(arm: Arm) -> float | None:

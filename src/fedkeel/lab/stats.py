@@ -280,7 +280,7 @@ def amount(row: Row, column: str) -> Any:
     """A row's cost by name, None where it is not counted; `bytes` is both directions, `megabytes` the same in 10^6."""
     if column not in ("bytes", "megabytes"):
         return row.get({"rounds": "round", "seconds": "sim_seconds"}.get(column, column))
-    ways = [row.get("bytes_down"), row.get("bytes_up")]
+    ways: list[Any] = [row.get("bytes_down"), row.get("bytes_up")]
     if not all(map(is_number, ways)):
         return None
     return sum(ways) / 1e6 if column == "megabytes" else sum(ways)

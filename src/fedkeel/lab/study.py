@@ -172,13 +172,17 @@ def finished(out: Path) -> tuple[Study, list[Arm]]:
     runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
     target = None
     for text, seed, folder in study.plan():
-        config = files.read_json(out / folder / "config.json") if (out / folder / "config.json").exists() else None
-        status = "stopped" if config is None else training.status_of(out / folder, config)
-        if config is None or status == "stopped":
+        if (status := status_of(out / folder)) == "stopped":
             raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
-        target = config["target"]  # the same in all of them
+        target = files.read_json(out / folder / "config.json")["target"]  # the same in all of them
         runs[text].append((seed, rows.read(out / folder / "history.jsonl"), status))
     return study, [Arm.of(text, target, some) for text, some in runs.items()]
+
+
+def status_of(folder: Path) -> str:
+    """How the run of a folder ended, "stopped" where rounds are left or none was begun."""
+    file = folder / "config.json"
+    return training.status_of(folder, files.read_json(file)) if file.exists() else "stopped"
 
 
 def one_run(

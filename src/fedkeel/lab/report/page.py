@@ -76,20 +76,14 @@ def _unequal(groups: Sequence[Group]) -> list[str]:
 
 def _arm(group: Group) -> Document:
     """Curves of every column: over the seeds that have ended, and one by one of those on their way."""
-    ended, running = [run.history for run in group.complete], [run for run in group.runs if not run.complete]
     found = columns(run.history for run in group.runs)
-    return {
-        "name": group.name,
-        "seeds": len(group.complete),
-        "curves": {name: made for name in found if (made := curve(ended, name))},
-        "running": [
-            {
-                "seed": run.config["seed"],
-                "curves": {name: made for name in found if (made := curve([run.history], name))},
-            }
-            for run in running
-        ],
-    }
+
+    def curves(runs: Sequence[Ran]) -> Document:
+        return {name: made for name in found if (made := curve([run.history for run in runs], name))}
+
+    running = [{"seed": run.config["seed"], "curves": curves([run])} for run in group.runs if not run.complete]
+    ended = group.complete
+    return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
 
 
 def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -196,6 +190,6 @@ def read(folders: Sequence[Path]) -> Document:
     'fedavg'
     """
     groups = Reader().read(folders)
-    if not groups or not any(run.history for group in groups for run in group.runs):
+    if not groups:
         raise InputError(f"There is no run with a history in {', '.join(map(str, folders))}.")
-    return document([Group(g.name, kept) for g in groups if (kept := [run for run in g.runs if run.history])])
+    return document(groups)
