@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.explain import explain
-from fedkeel.lab.compare import Arm
 from fedkeel.lab.report.terminal import table
+from fedkeel.lab.stats import Arm
 from fedkeel.recipes import RECIPES
 from fedkeel.run.history import History
 

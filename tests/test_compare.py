@@ -14,17 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkeel.cli import main
-from fedkeel.lab.compare import (
-    Arm,
-    Gain,
-    beyond,
-    cost_to_quality,
-    equal_rounds,
-    last_n,
-    speedup,
-    summary,
-    top_share,
-)
+from fedkeel.lab.compare import beyond, cost_to_quality, equal_rounds, summary, top_share
+from fedkeel.lab.stats import Arm, Gain, last_n, speedup, t975
 from fedkeel.run.history import History
 
 pairs = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=2, max_size=8)
@@ -49,6 +40,14 @@ def arm(*histories: History, target: float | None = 0.5, status: str = "done") -
 def test_numbers_need_nothing_that_draws() -> None:
     words = "import sys; sys.modules['rich'] = None; import fedkeel.lab.compare, fedkeel.lab.study"
     subprocess.run([sys.executable, "-c", words], check=True)
+
+
+def test_the_quantiles_of_students_t_are_those_of_the_tables() -> None:
+    printed = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+               2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+               2.042)  # fmt: skip
+    assert tuple(t975(freedom) for freedom in range(1, 31)) == printed
+    assert (t975(40), t975(60), t975(120), t975(10**4)) == (2.021, 2.0, 1.98, 1.96)
 
 
 @few

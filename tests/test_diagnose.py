@@ -205,7 +205,7 @@ def test_lemma_4_7_by_hand_and_its_bound() -> None:
 
 def test_with_many_clients_the_cohort_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     b = [1.0, -1.0, 4.0, 2.0]
-    monkeypatch.setattr(d, "EVERYBODY", 3)
+    monkeypatch.setattr(d.watch, "EVERYBODY", 3)
     row = told(quadratics([1.0] * 4, b, x0=0.0), "fedavg:lr=0.1", cohort=[[0, 2]], budget=fk.FixedSteps(1))
     assert row["gradient_norm"] == pytest.approx(2.5, **EXACT)
     assert row["dissimilarity"] == pytest.approx(1.5**2, **EXACT)

@@ -12,11 +12,11 @@ import pytest
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.lab.compare import Arm
 from fedkeel.lab.report import replay, verdict
 from fedkeel.lab.report.curves import POINTS, curve
 from fedkeel.lab.report.page import as_html, document, read
 from fedkeel.lab.report.runs import Group, Ran, Reader, arms
+from fedkeel.lab.stats import Arm, Gain, difference
 from fedkeel.run.history import History
 
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -59,7 +59,7 @@ def test_one_seed_gives_no_interval_and_says_so() -> None:
     said = told(ran("one", 0, [0, 0.85]), ran("two", 0, [0, 0.5]))
     assert "one seed" in said["headline"]
     assert any("--seeds 5" in point for point in said["points"])
-    assert verdict.difference({0: 1.0}, {0: 2.0}) == verdict.Difference(-1.0)
+    assert difference({0: 1.0}, {0: 2.0}) == Gain(-1.0)
 
 
 def test_a_seed_that_missed_the_target_never_counts_as_if_it_had_not() -> None:
@@ -70,7 +70,7 @@ def test_a_seed_that_missed_the_target_never_counts_as_if_it_had_not() -> None:
     assert cells[0][0] == "–"  # no mean of rounds that were never enough
     assert cells[1][3] == "> +300.0%"  # at least: four rounds were not enough for what took one
     assert any("base did not reach 0.8 in 2 of 2 seeds" in line for line in verdict.told(c)["warnings"])
-    assert c.saved(c.scores[0], c.scores[1]) is None
+    assert c.saved(c.arms[0], c.arms[1]) is None
 
 
 def test_a_target_nobody_reached_leaves_whole_runs_to_compare() -> None:
@@ -121,7 +121,7 @@ def test_the_page_and_the_terminal_say_the_same_speedup_of_an_arm_that_diverged(
     bad = [ran("bad", s, accuracies, "diverged") for s in range(2)]
     c = verdict.compare(arms([*base, *bad]))
     one, two = (Arm("", 0.8, [r.history for r in runs], [r.status for r in runs]) for runs in (base, bad))
-    assert c.faster(c.scores[1], c.scores[0]) == two.speedup(one)
+    assert c.arms[1].speedup(c.arms[0]) == two.speedup(one)
     assert (two.speedup(one).value == 1) is (0.8 in accuracies)
 
 

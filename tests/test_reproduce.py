@@ -13,10 +13,10 @@ import pytest
 from fedkeel import recipes
 from fedkeel.cli import main
 from fedkeel.errors import InputError
-from fedkeel.lab.compare import Arm
 from fedkeel.lab.reproduce import SCALES, page, plan
 from fedkeel.lab.reproduce.carry_out import Measured, carry_out
-from fedkeel.lab.reproduce.verdict import Gain, gain, judge, overall, verdict
+from fedkeel.lab.reproduce.verdict import gain, judge, overall, verdict
+from fedkeel.lab.stats import Arm, Gain
 from fedkeel.lab.study import Study
 from fedkeel.run.history import History
 
@@ -131,7 +131,8 @@ def test_each_verdict_can_come_out(gel: tuple[int, ...], expected: str):
     (judged,) = judge(measured)
     assert judged.verdict == expected
     assert judged.paper == pytest.approx(1.0)
-    assert judged.over_control is not None and judged.over_control.mean < 0  # the control is ahead, and that is told
+    assert judged.over_control is not None and judged.over_control.value is not None
+    assert judged.over_control.value < 0  # the control is ahead, and that is told
 
 
 def test_no_worse_is_judged_by_its_margin():
@@ -163,9 +164,9 @@ def test_missing_the_target_more_cheaply_is_no_reproduction():
 
 
 def test_accuracies_are_compared_in_points_and_costs_as_ratios():
-    assert gain("accuracy", [71.0, 72.0], [70.0, 70.0]).mean == 1.5
-    assert gain("rounds", [100.0, 100.0], [148.0, 152.0]).mean == 0.5
-    assert gain("lr", [2.0, 2.0], [1.0, 1.0]).mean == 1.0
+    assert gain("accuracy", [71.0, 72.0], [70.0, 70.0]).value == 1.5
+    assert gain("rounds", [100.0, 100.0], [148.0, 152.0]).value == 0.5
+    assert gain("lr", [2.0, 2.0], [1.0, 1.0]).value == 1.0
 
 
 def test_the_rule_needs_half_of_the_papers_gain_and_an_interval_above_zero():

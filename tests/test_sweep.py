@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.lab.compare import Arm
 from fedkeel.lab.report.heatmap import verdict
+from fedkeel.lab.stats import Arm
 from fedkeel.lab.sweep.choice import Choice
 from fedkeel.lab.sweep.grid import Grid, Range
 from fedkeel.run.history import History

@@ -1,222 +1,15 @@
-"""What a comparison says: costs to a target, speed-ups with their intervals, accuracies, ranks across tasks.
-
-Everything here is a function of finished histories. Seed i of one arm is paired with seed i of the other: they share
-the initial model, cohorts, budgets and batches, so differences are taken seed by seed. A seed that did not reach its
-target never counts as if it had: where that leaves only a bound, the bound is what is told.
-"""
+"""What a comparison says: the summary of its arms, the papers' metrics, ranks across tasks."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from .. import draws
-from ..run.history import History, Row
+from ..run.history import History
 from .diagnose import means
-
-# The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal one is close.
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-        2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
-RESAMPLES = 10_000
-LAST = 100  # rounds whose accuracy is averaged (the GHBM paper's number), of short runs a quarter
-
-
-@dataclass(frozen=True)
-class Gain:
-    """How much faster an arm is than its baseline: a number with its interval, or only a bound, or nothing.
-
-    >>> print(Gain(0.304, low=0.12, high=0.45), Gain(more_than=0.12), Gain(less_than=-0.2), Gain(), sep=" | ")
-    +30.4% [+12, +45] | > +12.0% | < -20.0% | -
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    more_than: float | None = None
-    less_than: float | None = None
-
-    def __str__(self) -> str:
-        if self.more_than is not None:
-            return f"> {self.more_than:+.1%}"
-        if self.less_than is not None:
-            return f"< {self.less_than:+.1%}"
-        if self.value is None:
-            return "-"
-        if self.low is None or self.high is None:
-            return f"{self.value:+.1%}"
-        return f"{self.value:+.1%} [{100 * self.low:+.0f}, {100 * self.high:+.0f}]"
-
-
-@dataclass
-class Arm:
-    """One algorithm of a comparison over its seeds.
-
-    >>> rows = [{"round": t, "accuracy": t / 10, "gradients": 5 * t} for t in range(11)]
-    >>> arm = Arm("fedavg", 0.5, [History(rows)], ["done"])
-    >>> arm.costs("round"), arm.costs("gradients"), arm.missed
-    ([5.0], [25.0], 0)
-    """
-
-    name: str
-    target: float | None
-    histories: list[History] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-
-    def add(self, history: History, status: str) -> None:
-        self.histories.append(history)
-        self.statuses.append(status)
-
-    @property
-    def diverged(self) -> int:
-        """Seeds that diverged."""
-        return self.statuses.count("diverged")
-
-    def reached(self, target: float | None = None) -> list[Row | None]:
-        """Per seed, the first row at the target (the comparison's, unless another is given), or None."""
-        goal = self.target if target is None else target
-        return [None if goal is None else history.reaching(goal) for history in self.histories]
-
-    @property
-    def missed(self) -> int:
-        """Seeds that did not reach the target."""
-        return sum(row is None for row in self.reached())
-
-    def costs(self, column: str) -> list[float]:
-        """Per seed, what it took to reach the target (of a seed that did not: what the whole run took)."""
-        ends = [row or history[-1] for row, history in zip(self.reached(), self.histories, strict=True)]
-        return [float(amount(row, column)) for row in ends]
-
-    def cost_text(self, column: str, style: str) -> str:
-        if self.missed == len(self.histories):
-            return "-"
-        return ("> " if self.missed else "") + style.format(statistics.mean(self.costs(column)))
-
-    def rounds_text(self) -> str:
-        if self.missed == len(self.histories):
-            return "not reached"
-        mean = f"{statistics.mean(self.costs('round')):.1f}"
-        return f"> {mean} ({len(self.histories) - self.missed}/{len(self.histories)})" if self.missed else mean
-
-    def speedup(self, base: Arm) -> Gain:
-        """By how much fewer rounds this arm reaches the target, see `speedup`."""
-        if self.target is None or (self.missed and self.diverged) or (base.missed and base.diverged):
-            return Gain()  # a run that broke off early bounds nothing
-        return speedup(base.costs("round"), self.costs("round"), base.missed > 0, self.missed > 0)
-
-    def per(self, cost: str, unit: float) -> float | None:
-        """The last accuracy per unit of what the whole run cost, mean over seeds; None where that is not counted."""
-        shares: list[float] = []
-        for history in self.histories:
-            accuracy, spent = history.last("accuracy"), amount(history[-1], cost)
-            if accuracy is None or not spent:
-                return None
-            shares.append(accuracy / (spent / unit))
-        return statistics.mean(shares)
-
-    def per_text(self, cost: str, unit: float) -> str:
-        value = self.per(cost, unit)
-        return "-" if value is None else f"{value:,.3g}"
-
-    def finals(self) -> list[float]:
-        """Per seed, the last accuracy."""
-        return [value for history in self.histories if (value := history.last("accuracy")) is not None]
-
-    def lasts(self, n: int) -> list[float]:
-        """Per seed, the mean accuracy of the last n rounds."""
-        return [value for history in self.histories if (value := last_n(history, n)) is not None]
-
-    def final_text(self) -> str:
-        if self.diverged:
-            return f"diverged ({self.diverged}/{len(self.statuses)})"
-        finals = self.finals()
-        if not finals:
-            return "-"
-        half = interval(finals)
-        return f"{statistics.mean(finals):.4f}" + (f" ± {half:.4f}" if half is not None else "")
-
-    def last_text(self, n: int) -> str:
-        values = self.lasts(n)
-        return "-" if self.diverged or not values else f"{statistics.mean(values):.4f}"
-
-
-def amount(row: Row, column: str) -> Any:
-    """A row's cost by name; `bytes` is both directions, `megabytes` the same in 10^6."""
-    if column == "megabytes":
-        return amount(row, "bytes") / 1e6
-    return row["bytes_down"] + row["bytes_up"] if column == "bytes" else row.get(column)
-
-
-def interval(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % interval of a mean (Student's t); None for a single value.
-
-    >>> round(interval([1.0, 2.0, 3.0]), 3)
-    2.484
-    """
-    if len(values) < 2:
-        return None
-    return _t975(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def _t975(n: int) -> float:
-    return T975[n - 2] if n - 2 < len(T975) else 1.96
-
-
-def speedup(base: Sequence[float], arm: Sequence[float], base_cut: bool = False, arm_cut: bool = False) -> Gain:
-    """mean(base) / mean(arm) - 1, of paired rounds to target, with a 95 % interval from resampled pairs.
-
-    The interval: draw n of the n seeds with replacement 10,000 times, each time both arms' rounds of the same seeds;
-    take the ratio of means less 1; cut off the same share at both ends. For n seeds that share is
-    Phi(-sqrt(n/(n-1)) t), t the 97.5 % quantile of Student's t with n-1 degrees of freedom (Hesterberg 2015,
-    doi:10.1080/00031305.2015.1089789): 2.5 % for many seeds, less for few, where the plain quantiles are too narrow. No
-    resample leaves the range of the seeds, so with two to four of them the interval still covers less than 95 %.
-    The draws are counted: the same rounds give the same interval.
-
-    base_cut, arm_cut: some seeds did not reach the target; their number is the rounds they ran, less than what they
-    would need. Then the ratio is a lower bound (base cut), an upper bound (arm cut), or says nothing (both).
-
-    >>> print(speedup([100, 120, 110], [80, 90, 100]))
-    +22.2% [+10, +33]
-    >>> print(speedup([200, 200], [150, 170], base_cut=True))
-    > +25.0%
-    """
-    b, a = np.asarray(base, dtype=np.float64), np.asarray(arm, dtype=np.float64)
-    # Paired, or nothing; and a target that the untrained model meets takes 0 rounds: there is no ratio.
-    if len(a) != len(b) or not len(a) or min(a.min(), b.min()) <= 0 or (base_cut and arm_cut):
-        return Gain()
-    value = float(b.mean() / a.mean() - 1)
-    if base_cut or arm_cut:
-        return Gain(more_than=value) if base_cut else Gain(less_than=value)
-    if len(a) == 1:
-        return Gain(value)
-    picks = draws.generator(0, "bootstrap").integers(len(a), size=(RESAMPLES, len(a)))
-    ratios = b[picks].mean(1) / a[picks].mean(1) - 1
-    share = statistics.NormalDist().cdf(-math.sqrt(len(a) / (len(a) - 1)) * _t975(len(a)))
-    low, high = np.quantile(ratios, [share, 1 - share])
-    return Gain(value, float(low), float(high))
-
-
-def window(rounds: int) -> int:
-    """How many last rounds are averaged: 100, but no more than a quarter of the run.
-
-    >>> window(10000), window(200), window(2)
-    (100, 50, 1)
-    """
-    return max(1, min(LAST, rounds // 4))
-
-
-def last_n(history: History, n: int) -> float | None:
-    """Mean accuracy over those of the last n rounds that were evaluated (the GHBM paper's metric).
-
-    >>> last_n(History({"round": t, "accuracy": t / 10} for t in range(6)), 3)
-    0.4
-    """
-    late = [r["accuracy"] for r in history if r["round"] > history[-1]["round"] - n and r["accuracy"] is not None]
-    return statistics.mean(late) if late else None
+from .stats import Arm, amount, interval, shared_rounds, window
 
 
 def beyond(history: History, base: History, target: float) -> float | None:
@@ -244,11 +37,11 @@ def equal_rounds(arm: Arm, base: Arm) -> list[float] | None:
         return None
     told = []
     for mine, other in zip(arm.histories, base.histories, strict=True):
-        one, two = ({r["round"]: r["accuracy"] for r in h if r["accuracy"] is not None} for h in (mine, other))
-        shared = set(one) & set(two)
+        shared = shared_rounds([mine, other], "accuracy")
         if not shared:
             return None
-        told.append(one[max(shared)] - two[max(shared)])
+        one, two = shared[max(shared)]
+        told.append(one["accuracy"] - two["accuracy"])
     return told
 
 
@@ -265,7 +58,7 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
     if arm.diverged or base.diverged or not values:
         return None
     quality = statistics.mean(values)
-    rows = arm.reached(quality)
+    rows = [history.reaching(quality) for history in arm.histories]
     told: dict[str, Any] = {
         "quality": quality,
         "reached": sum(row is not None for row in rows),
@@ -296,27 +89,22 @@ def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
         for name, score in scores.items():
             place = math.inf if score is None else 1 + sum(other > score for other in known)
             places.setdefault(name, []).append(place)
-    return {
-        name: {
-            "tasks": len(got),
-            "top1": sum(place <= 1 for place in got) / len(got),
-            "top2": sum(place <= 2 for place in got) / len(got),
-        }
-        for name, got in places.items()
-    }
+    told: dict[str, dict[str, float]] = {}
+    for name, got in places.items():
+        one, two = (sum(place <= best for place in got) / len(got) for best in (1, 2))
+        told[name] = {"tasks": len(got), "top1": one, "top2": two}
+    return told
 
 
 def score(arm: Arm) -> float | None:
     """What an arm is ranked by across tasks: its mean last accuracy; None where a seed diverged."""
-    return None if arm.diverged or not arm.finals() else statistics.mean(arm.finals())
+    return statistics.mean(arm.finals.values()) if arm.sound else None
 
 
 def mean_curve(histories: Sequence[History]) -> list[tuple[float, float]]:
     """(round, mean accuracy over seeds) of rounds every seed has evaluated; the loss where there is no accuracy."""
     column = "accuracy" if any(h.last("accuracy") is not None for h in histories) else "loss"
-    known = [{row["round"]: row[column] for row in history if row[column] is not None} for history in histories]
-    shared = sorted(set.intersection(*(set(k) for k in known))) if known else []
-    return [(r, statistics.mean(k[r] for k in known)) for r in shared]
+    return [(r, statistics.mean(row[column] for row in rows)) for r, rows in shared_rounds(histories, column).items()]
 
 
 def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
@@ -333,18 +121,18 @@ def _worth(arm: Arm) -> dict[str, Any]:
 
 
 def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
-    reached, finals, lasts, gain = arm.reached(), arm.finals(), arm.lasts(n), arm.speedup(base)
-    apart = equal_rounds(arm, base)
+    finals, lasts = list(arm.finals.values()), arm.lasts(n)
+    gain, apart = arm.speedup(base), equal_rounds(arm, base)
 
     def spent(column: str) -> list[Any]:
-        return [None if row is None else amount(row, column) for row in reached]
+        return [None if row is None else amount(row, column) for row in arm.reached]
 
     above = None
     if arm.target is not None:
         above = [beyond(h, b, arm.target) for h, b in zip(arm.histories, base.histories, strict=True)]
     return {
         "algorithm": arm.name,
-        "status": arm.statuses,
+        "status": list(arm.statuses),
         "rounds_to_target": spent("round"),
         "gradients_to_target": spent("gradients"),
         "bytes_to_target": spent("bytes"),

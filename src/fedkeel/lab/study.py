@@ -23,7 +23,8 @@ from ..task import Task
 from ..version import __version__
 from ..world import World
 from . import trackers
-from .compare import Arm, summary
+from .compare import summary
+from .stats import Arm
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,10 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
         if not (out / "config.json").exists():
             study.check_kernels(task)
         files.write_json(out / "config.json", study.config())
-    arms = {text: Arm(text, task.target) for text in study.algorithms}
+    runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
     for text, seed, folder in study.plan():
-        arms[text].add(*one_run(study, task, text, seed, out / folder, watch, began))
-    made = list(arms.values())
+        runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
+    made = [Arm.of(text, task.target, some) for text, some in runs.items()]
     if not study.single:
         files.write_json(out / "summary.json", summary(made, task.target))
     return made
@@ -184,15 +185,20 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, 
 def finished(out: Path) -> tuple[Study, list[Arm]]:
     """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
     study = Study.from_config(files.read_json(out / "config.json"))
-    arms: dict[str, Arm] = {}
-    for text, _, folder in study.plan():
-        config = files.read_json(out / folder / "config.json") if (out / folder / "config.json").exists() else None
-        status = "stopped" if config is None else training.status_of(out / folder, config)
-        if config is None or status == "stopped":
+    runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
+    target = None
+    for text, seed, folder in study.plan():
+        if (status := status_of(out / folder)) == "stopped":
             raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
-        history = rows.read(out / folder / "history.jsonl")
-        arms.setdefault(text, Arm(text, config["target"])).add(history, status)
-    return study, list(arms.values())
+        target = files.read_json(out / folder / "config.json")["target"]  # the same in all of them
+        runs[text].append((seed, rows.read(out / folder / "history.jsonl"), status))
+    return study, [Arm.of(text, target, some) for text, some in runs.items()]
+
+
+def status_of(folder: Path) -> str:
+    """How the run of a folder ended, "stopped" where rounds are left or none was begun."""
+    file = folder / "config.json"
+    return training.status_of(folder, files.read_json(file)) if file.exists() else "stopped"
 
 
 def one_run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def numbers(row: Row) -> dict[str, float]:
     return {name: value for name, value in row.items() if name != "round" and is_number(value)}
 
 
-def settings(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def settings(config: dict[str, Any], prefix: str = "", say: Callable[[Any], str] = str) -> dict[str, str]:
     """A nested configuration as one level of texts.
 
     >>> settings({"rounds": 5, "world": {"cohort": 20}})
@@ -40,7 +41,8 @@ def settings(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """
     told: dict[str, str] = {}
     for key, value in config.items():
-        told |= settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
+        name = f"{prefix}{key}"
+        told |= settings(value, f"{name}.", say) if isinstance(value, dict) else {name: say(value)}
     return told
 
 

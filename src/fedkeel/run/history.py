@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, MissingExtra, is_number
 
 Row = dict[str, Any]
 COLUMNS = (
@@ -28,7 +28,7 @@ class History(list[Row]):
 
     def reaching(self, target: float) -> Row | None:
         """The first evaluated row at or above the target accuracy."""
-        return next((row for row in self if row["accuracy"] is not None and row["accuracy"] >= target), None)
+        return next((row for row in self if is_number(row.get("accuracy")) and row["accuracy"] >= target), None)
 
     def last(self, column: str) -> Any:
         """The last value of a column that is not None."""

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from ...run.history import History, Row
+from ...run.history import History
+from ..stats import amount, number, shared_rounds
 
 POINTS = 400  # per curve; a screen shows no more
-
-AXES: dict[str, Callable[[Row], Any]] = {
-    "round": lambda row: row["round"],
-    "gradients": lambda row: row.get("gradients"),
-    "megabytes": lambda row: megabytes(row),
-    "seconds": lambda row: row.get("sim_seconds"),
-}
-
-
-def number(value: Any) -> float | None:
-    """The value where it is a finite number.
-
-    >>> number(3), number("x"), number(float("nan")), number(True)
-    (3.0, None, None, None)
-    """
-    plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if plain else None
-
-
-def megabytes(row: Row) -> float | None:
-    """What was sent up to this row, both ways, in MB."""
-    down, up = number(row.get("bytes_down")), number(row.get("bytes_up"))
-    return None if down is None or up is None else (down + up) / 1e6
+AXES = ("round", "gradients", "megabytes", "seconds")
 
 
 def columns(histories: Iterable[History]) -> list[str]:
@@ -58,16 +35,16 @@ def curve(histories: Sequence[History], column: str) -> dict[str, list[float | N
     >>> curve([History([{"round": 0, "h": 1}, {"round": 1, "h": 3}]), History([{"round": 1, "h": 5}])], "h")["mean"]
     [4.0]
     """
-    known = [{row["round"]: row for row in history if number(row.get(column)) is not None} for history in histories]
-    rounds = thinned(sorted(set.intersection(*(set(rows) for rows in known)))) if known else []
-    if not rounds:
+    shared = shared_rounds(histories, column)
+    kept = [shared[r] for r in thinned(list(shared))]
+    if not kept:
         return None
     made: dict[str, list[float | None]] = {}
-    for axis, value in AXES.items():
-        made[axis] = [_mean([number(value(rows[r])) for rows in known]) for r in rounds]
-    found = [[float(rows[r][column]) for rows in known] for r in rounds]
+    for axis in AXES:
+        made[axis] = [_mean([number(amount(row, axis)) for row in rows]) for rows in kept]
+    found = [[float(row[column]) for row in rows] for rows in kept]
     made["mean"] = [_short(statistics.mean(values)) for values in found]
-    if len(known) > 1:
+    if len(histories) > 1:
         made |= {"low": [_short(min(v)) for v in found], "high": [_short(max(v)) for v in found]}
     return made
 

@@ -6,12 +6,13 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ...errors import InputError, MissingExtra, is_number
-from ..compare import interval
+from ..stats import interval
 from ..sweep.choice import METRICS, Choice, Scored
 from ..sweep.grid import written
 
@@ -120,8 +121,9 @@ def save(choice: Choice, file: Path) -> None:
         axes.plot([name for name, _ in points], [mean for _, mean in points], marker="o")
         axes.set(xlabel=keys[0], ylabel=METRICS[choice.metric])
     else:
-        second, nothing = _values(choice, 1), float("nan")
-        grid = [[_or(means.get((written(a), written(b))), nothing) for b in second] for a in first]
+        second = _values(choice, 1)
+        rows = [[means.get((written(a), written(b))) for b in second] for a in first]
+        grid = np.array(rows, dtype=np.float64)  # None becomes nan, which is not drawn
         colours = "Blues_r" if choice.metric == "rounds" else "Blues"
         figure.colorbar(axes.imshow(grid, aspect="auto", cmap=colours), ax=axes, label=METRICS[choice.metric])
         axes.set(xlabel=keys[1], ylabel=keys[0])
@@ -140,7 +142,3 @@ def figures() -> Any:
         return importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
-
-
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value

@@ -15,8 +15,10 @@ from typing import Any
 
 from ...errors import InputError
 from ...version import __version__
+from ..stats import amount, number
+from ..trackers import settings
 from . import replay, verdict
-from .curves import columns, curve, megabytes, number
+from .curves import columns, curve
 from .runs import Group, Ran, Reader
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
@@ -74,20 +76,14 @@ def _unequal(groups: Sequence[Group]) -> list[str]:
 
 def _arm(group: Group) -> Document:
     """Curves of every column: over the seeds that have ended, and one by one of those on their way."""
-    ended, running = [run.history for run in group.complete], [run for run in group.runs if not run.complete]
     found = columns(run.history for run in group.runs)
-    return {
-        "name": group.name,
-        "seeds": len(group.complete),
-        "curves": {name: made for name in found if (made := curve(ended, name))},
-        "running": [
-            {
-                "seed": run.config["seed"],
-                "curves": {name: made for name in found if (made := curve([run.history], name))},
-            }
-            for run in running
-        ],
-    }
+
+    def curves(runs: Sequence[Ran]) -> Document:
+        return {name: made for name in found if (made := curve([run.history for run in runs], name))}
+
+    running = [{"seed": run.config["seed"], "curves": curves([run])} for run in group.runs if not run.complete]
+    ended = group.complete
+    return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
 
 
 def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -102,7 +98,7 @@ def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def _configuration(groups: Sequence[Group]) -> Document:
     """What all runs share, and what is an arm's own."""
-    flat = [_flat(group.runs[0].config) for group in groups]
+    flat = [settings(group.runs[0].config, say=_text) for group in groups]
     names = list(dict.fromkeys(name for one in flat for name in one if name not in ("seed", "algorithm", "fedkeel")))
     shared = {n: flat[0].get(n) for n in names if all(one.get(n) == flat[0].get(n) for one in flat)}
     own = [{n: one[n] for n in one if n in names and n not in shared} for one in flat]
@@ -116,18 +112,12 @@ def _configuration(groups: Sequence[Group]) -> Document:
     }  # fmt: skip
 
 
-def _flat(values: dict[str, Any], under: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{under}{name}.")
-        else:
-            flat[under + name] = value if isinstance(value, str) else json.dumps(value)
-    return flat
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _distinct(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    return list({json.dumps(one, sort_keys=True): _flat(one) for one in found if one}.values())
+    return list({json.dumps(one, sort_keys=True): settings(one, say=_text) for one in found if one}.values())
 
 
 def _progress(group: Group, run: Ran) -> Document:
@@ -139,7 +129,7 @@ def _progress(group: Group, run: Ran) -> Document:
     return {
         "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
         "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
-        "megabytes": megabytes(row), "seconds": number(row.get("sim_seconds")), "pace": pace,
+        "megabytes": amount(row, "megabytes"), "seconds": number(row.get("sim_seconds")), "pace": pace,
         "left": left / pace if pace else None, "late": sum(int(number(r.get("late")) or 0) for r in run.history),
         "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
     }  # fmt: skip
@@ -200,6 +190,6 @@ def read(folders: Sequence[Path]) -> Document:
     'fedavg'
     """
     groups = Reader().read(folders)
-    if not groups or not any(run.history for group in groups for run in group.runs):
+    if not groups:
         raise InputError(f"There is no run with a history in {', '.join(map(str, folders))}.")
-    return document([Group(g.name, kept) for g in groups if (kept := [run for run in g.runs if run.history])])
+    return document(groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from ...engine.kernels import HINT
 from ...run.history import Row
+from ..stats import amount
 from ..study import Study
 
 
@@ -19,11 +19,9 @@ class _Pace(ProgressColumn):
     """Rounds per second, and the time left."""
 
     def render(self, task: Task) -> Text:
-        if task.finished:
-            return Text(f"{task.fields['pace']:6.1f} rounds/s", "dim")
-        left = (task.total or 0) - task.completed
-        eta = f", {left / task.fields['pace']:.0f} s left" if task.fields["pace"] else ""
-        return Text(f"{task.fields['pace']:6.1f} rounds/s{eta}", "dim")
+        pace, left = task.fields["pace"], (task.total or 0) - task.completed
+        eta = f", {left / pace:.0f} s left" if pace and not task.finished else ""
+        return Text(f"{pace:6.1f} rounds/s{eta}", "dim")
 
 
 class Watching:
@@ -46,9 +44,7 @@ class Watching:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -82,12 +78,11 @@ class Watching:
             self.best[key] = max(row["accuracy"], self.best.get(key, 0.0))
         score = f"{row['accuracy']:.3f}" if row["accuracy"] is not None else "  -  "
         best = f"best {self.best[key]:.3f}" if key in self.best else ""
-        megabytes = (row["bytes_down"] + row["bytes_up"]) / 1e6
         clock = f"  {row['sim_seconds']:.0f} s simulated" if row.get("sim_seconds") is not None else ""
         lost = "".join(f"  {row[name]} {name}" for name in ("late", "dropped") if row.get(name))
         begin, start = self.began_at[key]
         pace = (row["round"] - start) / (now - begin) if now > begin else 0.0
-        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {megabytes:8.1f} MB{clock}{lost}"
+        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {amount(row, 'megabytes'):8.1f} MB{clock}{lost}"
         self.progress.update(self.lines[key], completed=row["round"], told=told, pace=pace)
 
 

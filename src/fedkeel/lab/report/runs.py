@@ -43,7 +43,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Group:
-    """One algorithm with its seeds: an arm of the report."""
+    """One algorithm with the folders of its runs, ended or not; `stats.Arm` has the numbers of those that ended."""
 
     name: str
     runs: list[Ran]
@@ -85,18 +85,15 @@ class Reader:
     """Reads run directories; what has not changed since the last time is not read again."""
 
     def __init__(self) -> None:
-        self.known: dict[Path, tuple[tuple[int, ...], Ran]] = {}
+        self.known: dict[Path, tuple[tuple[tuple[int, int], ...], Ran]] = {}
 
     def read(self, folders: Sequence[Path]) -> list[Group]:
-        """The arms of the runs in these folders."""
-        return arms([self.one(place) for place in find(folders)])
+        """The arms of the runs in these folders, without runs that have no history yet."""
+        groups = arms([self.one(place) for place in find(folders)])
+        return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]
 
     def one(self, folder: Path) -> Ran:
-        stamp = tuple(
-            value
-            for name in ("config.json", "history.jsonl", files.MODEL, files.STATE)
-            for value in _stamp(folder / name)
-        )
+        stamp = tuple(_stamp(folder / name) for name in ("config.json", "history.jsonl", files.MODEL, files.STATE))
         if folder not in self.known or self.known[folder][0] != stamp:
             self.known[folder] = stamp, _read(folder)
         return self.known[folder][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -12,22 +13,12 @@ from rich.text import Text
 from ... import grammar
 from ...recipes import RECIPES
 from ...run.history import History
-from ..compare import Arm, mean_curve, window
+from ..compare import mean_curve
+from ..stats import Arm, window
 
 COLOURS = (
-    "cyan",
-    "magenta",
-    "yellow",
-    "green",
-    "red",
-    "blue",
-    "bright_cyan",
-    "bright_magenta",
-    "bright_yellow",
-    "white",
-)
-
-
+    "cyan", "magenta", "yellow", "green", "red", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "white",
+)  # fmt: skip
 WIDE, FULL = 80, 105  # columns of a terminal in which costs, then intervals and late means, fit beside short names
 
 
@@ -106,10 +97,13 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
             cells += [Text(arm.rounds_text()), Text(gain if late else gain.partition(" [")[0])]
         if costs:
             cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
-        cells += [Text(arm.last_text(late))] if late else []
+        if late:
+            values = arm.lasts(late)
+            cells.append(Text(f"{statistics.mean(values):.4f}" if values and not arm.diverged else "-"))
         cells.append(Text(arm.final_text()))
         if sized:
-            cells += [Text(arm.per_text("bytes", 1e6)), Text(arm.per_text("flops", 1e12))]
+            worth = [arm.per("bytes", 1e6), arm.per("flops", 1e12)]
+            cells += [Text("-" if value is None else f"{value:,.3g}") for value in worth]
         view.add_row(*cells)
     console.print(view)
     notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]

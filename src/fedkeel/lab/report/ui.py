@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ...errors import FedkeelError, InputError
@@ -63,9 +62,7 @@ class Ui:
         self.thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -105,8 +102,7 @@ class Ui:
         return self.finished[1]
 
     def _groups(self) -> list[Group]:
-        groups = self.reader.read([folder for folder in self.folders if folder.is_dir()])
-        return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]
+        return self.reader.read([folder for folder in self.folders if folder.is_dir()])
 
     def stop(self) -> int:
         """Ask every unfinished run to stop after its round; gives how many there are."""

@@ -3,67 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...run.history import History, Row
-from ..compare import Gain, interval, speedup
-from .curves import AXES, number
+from ..stats import Arm, BySeed, Gain, difference, number
 from .runs import Group
 
-BySeed = Mapping[int, float]
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
 COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB", "seconds": "simulated s"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean of paired differences with its 95 % interval (none with a single pair)."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def clear(self) -> bool:
-        """The interval leaves out 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
-
-def difference(a: BySeed, b: BySeed) -> Difference | None:
-    """a - b, seed by seed: runs that are compared share the initial model, cohorts and budgets of a seed.
-
-    >>> difference({0: 5, 1: 7, 2: 6}, {0: 1, 1: 3, 2: 2})
-    Difference(mean=4, low=4.0, high=4.0)
-    """
-    pairs = [a[seed] - b[seed] for seed in a if seed in b]
-    if not pairs:
-        return None
-    mean, half = statistics.mean(pairs), interval(pairs)
-    return Difference(mean) if half is None else Difference(mean, mean - half, mean + half)
-
-
-@dataclass(frozen=True)
-class Score:
-    """One arm in numbers. Costs are up to the target, of a seed that missed it (or without one) of the whole run."""
-
-    name: str
-    seeds: list[int]
-    unfinished: int
-    diverged: int
-    missed: int
-    costs: dict[str, dict[int, float]]
-    finals: dict[int, float]
-
-    @property
-    def sound(self) -> bool:
-        """Something ended, and nothing diverged."""
-        return bool(self.finals) and not self.diverged
-
-    def mean(self, cost: str) -> float | None:
-        known = self.costs.get(cost, {})
-        return statistics.mean(known.values()) if known and len(known) == len(self.seeds) else None
 
 
 def metric_of(groups: Sequence[Group]) -> str:
@@ -72,27 +20,10 @@ def metric_of(groups: Sequence[Group]) -> str:
     return next((m for m in METRICS if any(number(row.get(m)) is not None for h in histories for row in h)), "accuracy")
 
 
-def score(group: Group, metric: str, target: float | None) -> Score:
-    """The numbers of one arm, over its runs that have ended."""
-    costs: dict[str, dict[int, float]] = {name: {} for name in AXES}
-    finals, missed, runs = {}, 0, group.complete
-    for run in runs:
-        seed, row = run.config["seed"], None
-        if target is not None:
-            row = _reaching(run.history, target)
-            missed += row is None
-        for name, value in AXES.items():
-            if (spent := number(value(row or run.history[-1]))) is not None:
-                costs[name][seed] = spent
-        if (last := number(run.history.last(metric))) is not None and run.status == "done":
-            finals[seed] = last
-    seeds = [run.config["seed"] for run in runs]
-    diverged = sum(run.status == "diverged" for run in runs)
-    return Score(group.name, seeds, len(group.runs) - len(runs), diverged, missed, costs, finals)
-
-
-def _reaching(history: History, target: float) -> Row | None:
-    return next((row for row in history if (number(row.get("accuracy")) or -1.0) >= target), None)
+def arm_of(group: Group, metric: str, target: float | None) -> Arm:
+    """The arm of a group: its runs that have ended."""
+    runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
+    return Arm.of(group.name, target, runs, metric=metric, unfinished=len(group.runs) - len(runs))
 
 
 @dataclass(frozen=True)
@@ -102,7 +33,7 @@ class Comparison:
     target: what costs are counted to; None where there is none, or where no run reached the one there is (`unreached`).
     """
 
-    scores: list[Score]
+    arms: list[Arm]
     metric: str
     target: float | None
     rounds: int
@@ -113,49 +44,38 @@ class Comparison:
         """1 where more is better."""
         return 1 if self.metric == "accuracy" else -1
 
-    def best_at_the_end(self) -> Score | None:
-        able = [s for s in self.scores if s.sound]
+    def best_at_the_end(self) -> Arm | None:
+        able = [s for s in self.arms if s.sound]
         return max(able, key=lambda s: self.sign * statistics.mean(s.finals.values()), default=None)
 
-    def cheapest(self, cost: str) -> Score | None:
+    def cheapest(self, cost: str) -> Arm | None:
         """The arm with the least mean cost to the target, of those whose every seed got there."""
         if self.target is None:
             return None
-        able = [s for s in self.scores if s.sound and not s.missed and s.mean(cost) is not None]
-        return min(able, key=lambda s: s.mean(cost) or 0.0, default=None)
+        able = [s for s in self.arms if s.sound and not s.missed and s.mean_cost(cost) is not None]
+        return min(able, key=lambda s: s.mean_cost(cost) or 0.0, default=None)
 
-    def saved(self, a: Score, b: Score) -> Difference | None:
+    def saved(self, a: Arm, b: Arm) -> Gain | None:
         """Rounds to the target that a saves over b; at least that many where seeds of b did not get there."""
         if self.target is None or a.missed or not (a.sound and b.sound):
             return None
-        return difference(b.costs["round"], a.costs["round"])
+        return difference(b.costs("round"), a.costs("round"))
 
-    def faster(self, a: Score, b: Score) -> Gain:
-        """By what share a reaches the target faster than b, as the terminal's table says it (`Arm.speedup`)."""
-        if self.target is None or (a.missed and a.diverged) or (b.missed and b.diverged):
-            return Gain()  # a run that broke off early bounds nothing
-        seeds = [seed for seed in a.costs["round"] if seed in b.costs["round"]]
-        base, arm = ([s.costs["round"][seed] for seed in seeds] for s in (b, a))
-        return speedup(base, arm, base_cut=b.missed > 0, arm_cut=a.missed > 0)
-
-    def ahead(self, a: Score, b: Score) -> Difference | None:
+    def ahead(self, a: Arm, b: Arm) -> Gain | None:
         """By how much a ends better than b."""
-        found = difference(a.finals, b.finals) if a.sound and b.sound else None
-        if found is None or self.sign > 0 or found.low is None or found.high is None:
-            return found if found is None or self.sign > 0 else Difference(-found.mean)
-        return Difference(-found.mean, -found.high, -found.low)
+        return difference(a.finals, b.finals, self.sign) if a.sound and b.sound else None
 
-    def tied_in_rounds(self, best: Score) -> list[Score]:
+    def tied_in_rounds(self, best: Arm) -> list[Arm]:
         return [s for s in self.rivals(best) if not ((d := self.saved(best, s)) and d.clear)]
 
-    def tied_at_the_end(self, best: Score) -> list[Score]:
+    def tied_at_the_end(self, best: Arm) -> list[Arm]:
         return [s for s in self.rivals(best) if not ((d := self.ahead(best, s)) and d.clear)]
 
-    def rivals(self, best: Score) -> list[Score]:
+    def rivals(self, best: Arm) -> list[Arm]:
         """The other arms that could be recommended; one that shares no seed with the best is not beaten by it."""
-        return [s for s in self.scores if s is not best and s.sound]
+        return [s for s in self.arms if s is not best and s.sound]
 
-    def best(self) -> Score | None:
+    def best(self) -> Arm | None:
         """What is recommended: the fewest rounds to the target, else the best end."""
         return self.cheapest("round") or self.best_at_the_end()
 
@@ -165,10 +85,10 @@ def compare(groups: Sequence[Group]) -> Comparison:
     metric = metric_of(groups)
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
     rounds = max(run.config["rounds"] for group in groups for run in group.runs)
-    scores = [score(group, metric, target) for group in groups]
-    if target is not None and all(s.missed == len(s.seeds) for s in scores):  # then only whole runs can be compared
-        return Comparison([score(group, metric, None) for group in groups], metric, None, rounds, target)
-    return Comparison(scores, metric, target, rounds)
+    arms = [arm_of(group, metric, target) for group in groups]
+    if target is not None and all(s.never for s in arms):  # then only whole runs can be compared
+        return Comparison([arm_of(group, metric, None) for group in groups], metric, None, rounds, target)
+    return Comparison(arms, metric, target, rounds)
 
 
 # In words
@@ -182,10 +102,8 @@ def told(c: Comparison) -> dict[str, Any]:
 def _headline(c: Comparison) -> str:
     fast, end = c.cheapest("round"), c.best_at_the_end()
     if end is None:
-        return (
-            "Nothing has finished yet." if any(s.unfinished for s in c.scores) else "No run ended with a usable model."
-        )
-    if len(c.scores) == 1:
+        return "Nothing has finished yet." if any(s.unfinished for s in c.arms) else "No run ended with a usable model."
+    if len(c.arms) == 1:
         return f"{end.name} ends at a {METRICS[c.metric]} of {_mean(end.finals)}; there is nothing to compare it with."
     if len(end.seeds) == 1:
         first = fast or end
@@ -200,13 +118,13 @@ def _headline(c: Comparison) -> str:
     return f"Use {fast.name}."
 
 
-def _other_reasons(c: Comparison, fast: Score, end: Score) -> list[str]:
+def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
     """Why one might prefer another arm to the one that takes the fewest rounds: only what is clear."""
     reasons = []
     for cost in ("gradients", "megabytes", "seconds"):
         other = c.cheapest(cost)
         if other is not None and other is not fast:
-            less = difference(fast.costs[cost], other.costs[cost])
+            less = difference(fast.costs(cost), other.costs(cost))
             reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
     if end is not fast and fast not in c.tied_at_the_end(end):
         reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
@@ -214,7 +132,7 @@ def _other_reasons(c: Comparison, fast: Score, end: Score) -> list[str]:
 
 
 def _cost(c: Comparison) -> list[str]:
-    fast, base = c.cheapest("round"), c.scores[0]
+    fast, base = c.cheapest("round"), c.arms[0]
     if c.target is None:
         return _whole(c)
     if fast is None:
@@ -242,8 +160,8 @@ def _whole(c: Comparison) -> list[str]:
 
 
 def _end(c: Comparison) -> list[str]:
-    end, base = c.best_at_the_end(), c.scores[0]
-    if end is None or len(c.scores) == 1:
+    end, base = c.best_at_the_end(), c.arms[0]
+    if end is None or len(c.arms) == 1:
         return []
     what = METRICS[c.metric]
     text = f"After {c.rounds} rounds {end.name} has the best {what}: {_mean(end.finals)}"
@@ -274,14 +192,14 @@ def _sure(c: Comparison) -> list[str]:
 
 
 def _warnings(c: Comparison) -> list[str]:
-    lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.scores if s.diverged]
+    lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.arms if s.diverged]
     if c.target is not None:
         lines += [
             f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds; these count with all they ran."
-            for s in c.scores
+            for s in c.arms
             if s.missed and not s.diverged
         ]
-    for s in c.scores:
+    for s in c.arms:
         if s.unfinished:
             left = (
                 "1 run has rounds left and is" if s.unfinished == 1 else f"{s.unfinished} runs have rounds left and are"
@@ -293,27 +211,25 @@ def _warnings(c: Comparison) -> list[str]:
 def table(c: Comparison) -> dict[str, Any]:
     """The comparison as rows of text."""
     to = f"to {c.target:g}: " if c.target is not None else "whole run: "
-    costs = [name for name in COSTS if any(s.mean(name) is not None for s in c.scores)]
+    costs = [name for name in COSTS if any(s.mean_cost(name) is not None for s in c.arms)]
     heads = [to + COSTS[name] for name in costs]
-    several = len(c.scores) > 1
-    heads += [f"speed-up over {c.scores[0].name}"] * (several and c.target is not None)
-    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {c.scores[0].name} by"] * several + ["seeds"]
-    return {"heads": heads, "rows": [_row(c, s, costs) for s in c.scores]}
+    several = len(c.arms) > 1
+    heads += [f"speed-up over {c.arms[0].name}"] * (several and c.target is not None)
+    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {c.arms[0].name} by"] * several + ["seeds"]
+    return {"heads": heads, "rows": [_row(c, s, costs) for s in c.arms]}
 
 
-def _row(c: Comparison, s: Score, costs: Sequence[str]) -> list[str]:
+def _row(c: Comparison, s: Arm, costs: Sequence[str]) -> list[str]:
     cells = []
     for name in costs:
-        mean = s.mean(name)
-        never = c.target is not None and s.missed == len(s.seeds)
+        mean = s.mean_cost(name)
+        never = c.target is not None and s.never
         cells.append("–" if mean is None or never else ("> " if s.missed else "") + _amount(name, mean))
-    base = c.scores[0]
-    if len(c.scores) > 1 and c.target is not None:
-        cells.append("" if s is base else str(c.faster(s, base)))
-    half = interval(list(s.finals.values()))
-    ends = _mean(s.finals) + (f" ±\N{NO-BREAK SPACE}{half:.4f}" if half is not None else "") if s.finals else "–"
-    cells.append(f"diverged ({s.diverged}/{len(s.seeds)})" if s.diverged else ends)
-    if len(c.scores) > 1:
+    base = c.arms[0]
+    if len(c.arms) > 1 and c.target is not None:
+        cells.append("" if s is base else str(s.speedup(base)))
+    cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
+    if len(c.arms) > 1:
         ahead = c.ahead(s, base) if s is not base else None
         cells.append("" if s is base else "–" if ahead is None else _ranged(ahead, "{:+.4f}"))
     return [*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")]
@@ -324,7 +240,7 @@ def versus(c: Comparison) -> list[dict[str, str]]:
     if (best := c.best()) is None:
         return []
     lines = []
-    for s in c.scores:
+    for s in c.arms:
         if s is best:
             continue
         saved, ahead = c.saved(best, s), c.ahead(best, s)
@@ -339,18 +255,17 @@ def versus(c: Comparison) -> list[dict[str, str]]:
     return lines
 
 
-def _said(found: Difference | None, more: str, less: str) -> str:
+def _said(found: Gain | None, more: str, less: str) -> str:
     if found is None:
         return "no statement"
     if found.low is None:
         return "one seed: no interval"
-    return (more if found.mean > 0 else less) if found.clear else "cannot tell them apart"
+    return (more if (found.value or 0.0) > 0 else less) if found.clear else "cannot tell them apart"
 
 
-def _price(s: Score) -> str:
-    known = [(name, value) for name in COSTS if (value := s.mean(name)) is not None]
-    words = [f"{_amount(name, value)} {COSTS[name]}" for name, value in known]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def _price(s: Arm) -> str:
+    known = [(name, value) for name in COSTS if (value := s.mean_cost(name)) is not None]
+    return _listed([f"{_amount(name, value)} {COSTS[name]}" for name, value in known])
 
 
 def _amount(cost: str, value: float) -> str:
@@ -364,7 +279,7 @@ def _amount(cost: str, value: float) -> str:
     return f"{value:.1f}" if cost == "round" or value >= 10 else f"{value:.3g}"
 
 
-def _over(s: Score) -> str:
+def _over(s: Arm) -> str:
     return f" (means over {len(s.seeds)} seeds)" if len(s.seeds) > 1 else ""
 
 
@@ -372,14 +287,17 @@ def _mean(values: BySeed) -> str:
     return f"{statistics.mean(values.values()):.4f}"
 
 
-def _ranged(found: Difference, style: str) -> str:
-    told = style.format(found.mean)
+def _ranged(found: Gain, style: str) -> str:
+    told = style.format(found.value)
     if found.low is None or found.high is None:
         return told
     low, high = style.format(found.low), style.format(found.high)
     return f"{told} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
-def _names(scores: Sequence[Score]) -> str:
-    names = [s.name for s in scores]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _names(arms: Sequence[Arm]) -> str:
+    return _listed([s.name for s in arms])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -13,12 +13,13 @@ from ...errors import InputError, MissingExtra
 from ...run import checkpoint as files
 from ...run.config import SharedConfig
 from ...run.history import Row
-from .. import compare, study
+from .. import study
+from ..stats import Arm
 from ..study import Study
-from .plan import Arm, Panel, Plan
+from .plan import Line, Panel, Plan
 from .verdict import score
 
-Runs = dict[str, compare.Arm]  # algorithm -> its runs
+Runs = dict[str, Arm]  # algorithm -> its runs
 
 
 class Watcher(Protocol):
@@ -82,7 +83,7 @@ def _panel(panel: Panel, root: Path, chosen: dict[str, dict[str, float]] | None,
     return measured
 
 
-def _reported(arm: Arm, tried: dict[str, dict[str, float]]) -> list[str]:
+def _reported(arm: Line, tried: dict[str, dict[str, float]]) -> list[str]:
     if arm.name not in tried:
         return arm.cells()
     return [max(tried[arm.name], key=lambda text: tried[arm.name][text])]
@@ -104,7 +105,7 @@ def _tune(panel: Panel, out: Path, watch: Watch) -> dict[str, dict[str, float]]:
     return tried
 
 
-def _study(panel: Panel, arm: Arm, texts: Iterable[str], seeds: list[int], out: Path, watch: Watch) -> Runs:
+def _study(panel: Panel, arm: Line, texts: Iterable[str], seeds: list[int], out: Path, watch: Watch) -> Runs:
     settings = panel.plain() | {"checkpoint_every": 20}
     made = Study(panel.task, list(dict.fromkeys(texts)), panel.world(arm), seeds, **settings)
     _same_settings(made, out)

@@ -10,11 +10,11 @@ from typing import Any
 
 from ...run import checkpoint as files
 from ...run.config import SharedConfig
-from ..compare import interval
+from ..stats import interval
 from . import plan as plans
 from .carry_out import Measured
 from .plan import COSTS, Panel, Plan
-from .verdict import CANNOT, NOT_RUN, Gain, Judged, judge, missed, number, overall, per_seed
+from .verdict import CANNOT, NOT_RUN, Judged, judge, missed, number, overall, per_seed
 
 UNITS = {
     "rounds": "rounds to the target", "gradients": "batch gradients to the target", "megabytes": "MB to the target",
@@ -141,9 +141,9 @@ def _claim(judged: Judged) -> dict[str, Any]:
         "text": claim_text(judged),
         "paper": judged.paper,
         "metric": judged.metric,
-        "gain": [judged.gain.mean, judged.gain.low, judged.gain.high],
+        "gain": [judged.gain.value, judged.gain.low, judged.gain.high],
         "control": claim.control,
-        "over_control": None if against is None else [against.mean, against.low, against.high],
+        "over_control": None if against is None else [against.value, against.low, against.high],
         "verdict": judged.verdict,
     }
 
@@ -229,22 +229,22 @@ def _arm_line(arm: dict[str, Any], metric: str) -> str:
 
 def _claim_line(claim: dict[str, Any]) -> str:
     def told(values: Sequence[float] | None) -> str:
-        return "" if values is None else gain_text(Gain(*values), claim["metric"])
+        return "" if values is None else gain_text(values, claim["metric"])
 
     paper = "not printed" if claim["paper"] is None else _amount(claim["paper"], claim["metric"])
     control = told(claim["over_control"])
     return f"| {claim['text']} | {paper} | {told(claim['gain'])} | {control} | {claim['verdict']} |"
 
 
-def gain_text(gain: Gain, metric: str) -> str:
-    """A gain with its interval.
+def gain_text(gain: Sequence[float], metric: str) -> str:
+    """A gain and the ends of its interval.
 
-    >>> gain_text(Gain(0.25, 0.1, 0.4), "rounds"), gain_text(Gain(1.5, -1, 4), "accuracy")
+    >>> gain_text([0.25, 0.1, 0.4], "rounds"), gain_text([1.5, -1, 4], "accuracy")
     ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]')
     """
     times, digits = (1, 2) if metric in ("accuracy", "last") else (100, 1)
-    low, high = (f"{times * value:+.{digits}f}" for value in (gain.low, gain.high))
-    return f"{_amount(gain.mean, metric)} [{low}, {high}]"
+    low, high = (f"{times * value:+.{digits}f}" for value in gain[1:])
+    return f"{_amount(gain[0], metric)} [{low}, {high}]"
 
 
 def _amount(value: float, metric: str) -> str:

@@ -47,10 +47,10 @@ METRICS = (*COSTS, "accuracy", "last", "lr")
 
 
 @dataclass(frozen=True)
-class Arm:
+class Line:
     """One line of the table: an algorithm, or a grid of them.
 
-    >>> Arm("SGD", "sgd:lr={lr}", {"lr": [0.1, 0.5]}).cells()
+    >>> Line("SGD", "sgd:lr={lr}", {"lr": [0.1, 0.5]}).cells()
     ['sgd:lr=0.1', 'sgd:lr=0.5']
     """
 
@@ -94,7 +94,7 @@ class Panel(SharedConfig):
 
     name: str
     task: str
-    arms: dict[str, Arm]
+    arms: dict[str, Line]
     claims: list[Claim]
     seeds: list[int]
     metric: str = "rounds"
@@ -134,7 +134,7 @@ class Panel(SharedConfig):
         """Its directory within the study's."""
         return folder_name(self.name.replace(" ", "-"))
 
-    def world(self, arm: Arm | None = None) -> World:
+    def world(self, arm: Line | None = None) -> World:
         """Who takes part with how many steps, for an arm that may have a budget of its own."""
         budget = self.budget if arm is None or arm.budget is None else arm.budget
         return World.from_parameters({"cohort": self.cohort, "budget": budget, "expected_steps": self.expected_steps})
@@ -209,7 +209,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
         if key not in (known := [f.name for f in fields(Panel)]):
             raise unknown("key of a panel", key, known)
     controls = given.get("controls", ())
-    arms = {arm: Arm(arm, **({"run": value} if isinstance(value, str) else value))
+    arms = {arm: Line(arm, **({"run": value} if isinstance(value, str) else value))
             for arm, value in given["arms"].items()}  # fmt: skip
     claims = [claim for text in given.get("claims", ()) for claim in _claims(text, arms, controls)]
     first, count = given["seeds"]
@@ -217,7 +217,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     return Panel(**{**given, **made, "tuned_on": given.get("tuned_on") or None})
 
 
-def _claims(given: Mapping[str, Any], arms: Mapping[str, Arm], controls: Sequence[str]) -> list[Claim]:
+def _claims(given: Mapping[str, Any], arms: Mapping[str, Line], controls: Sequence[str]) -> list[Claim]:
     rest = dict(given)
     arm, kept = rest.pop("better", None), rest.pop("no_worse", None)
     than = rest.pop("than")

@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...run.history import History, Row
-from ..compare import amount, interval, last_n, window
+from ...run.history import History
+from ..stats import Gain, amount, last_n, mean_of, window
 from .plan import COSTS, Claim, Panel
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ if TYPE_CHECKING:
 REPRODUCED, DIRECTION, NOT = "reproduced", "direction only", "not reproduced"
 NOT_RUN, CANNOT = "not run", "could not run here"
 WEAKEST_FIRST = (NOT, DIRECTION, REPRODUCED)
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A mean over paired seeds with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -88,10 +79,10 @@ def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: 
     ('reproduced', 'direction only')
     """
     line = 0.0 if margin is None else -margin
-    if broke or not own.mean > line:
+    if broke or own.value is None or not own.value > line:
         return NOT
-    large = margin is not None or paper is None or own.mean >= paper / 2
-    return REPRODUCED if own.low > line and large else DIRECTION
+    large = margin is not None or paper is None or own.value >= paper / 2
+    return REPRODUCED if own.low is not None and own.low > line and large else DIRECTION
 
 
 def overall(verdicts: Sequence[str]) -> str:
@@ -111,14 +102,14 @@ def overall(verdicts: Sequence[str]) -> str:
 def gain(metric: str, arm: Sequence[float], other: Sequence[float]) -> Gain:
     """By how much an arm is better than another, with paired seeds.
 
-    >>> gain("rounds", [100, 100], [150, 150]).mean, gain("accuracy", [80.0, 82.0], [79.0, 80.0]).mean
+    >>> gain("rounds", [100, 100], [150, 150]).value, gain("accuracy", [80.0, 82.0], [79.0, 80.0]).value
     (0.5, 1.5)
     """
     sign = -1 if metric in COSTS else 1
     scale = {"accuracy": 1.0, "last": 1.0, "lr": statistics.mean(other)}.get(metric, statistics.mean(arm))
     values = [sign * (a - b) / max(scale, 1e-9) for a, b in zip(arm, other, strict=True)]
-    mean, half = statistics.mean(values), interval(values) or 0.0
-    return Gain(mean, mean - half, mean + half)
+    found = mean_of(values)
+    return found if found.low is not None else Gain(found.value, found.value, found.value)
 
 
 def paper_gain(panel: Panel, claim: Claim) -> float | None:
@@ -126,7 +117,7 @@ def paper_gain(panel: Panel, claim: Claim) -> float | None:
     if claim.gain is not None or (claim.metric or panel.metric) != panel.metric:
         return claim.gain
     arm, other = (number(panel.paper.get(name)) for name in (claim.arm, claim.than))
-    return None if arm is None or other is None else gain(panel.metric, [arm], [other]).mean
+    return None if arm is None or other is None else gain(panel.metric, [arm], [other]).value
 
 
 def number(figure: Any) -> float | None:
@@ -164,12 +155,8 @@ def _figure(measured: Measured, arm: str, metric: str, history: History) -> floa
     panel = measured.panel
     row = None if arm == panel.quality_of else history.reaching(_goal(measured))
     if row is None:  # all rounds, also those that a run which diverged did not do
-        return float(_amount(history[-1], metric) * panel.rounds / max(1, history[-1]["round"]))
-    return _amount(row, metric)
-
-
-def _amount(row: Row, metric: str) -> float:
-    return float(amount(row, "round" if metric == "rounds" else metric))
+        return float(amount(history[-1], metric) * panel.rounds / max(1, history[-1]["round"]))
+    return float(amount(row, metric))
 
 
 def _goal(measured: Measured) -> float:

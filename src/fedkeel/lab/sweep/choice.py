@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import is_number
-from ..compare import Arm, interval
+from ..stats import Arm, interval, mean_of
 from .grid import Cell, Grid
 
 METRICS = {"rounds": "rounds to the target", "last": "last accuracy", "best": "best accuracy of any round"}
@@ -36,7 +36,7 @@ class Scored:
         return {
             "algorithm": self.arm.name,
             "values": dict(zip(grid.keys, self.cell, strict=True)),
-            "status": self.arm.statuses,
+            "status": list(self.arm.statuses),
             "scores": self.values,
             "mean": self.mean,
             "interval_95": None if self.values is None else interval(self.values),
@@ -48,9 +48,9 @@ def scored(cell: Cell, arm: Arm, metric: str) -> Scored:
     if arm.diverged:
         return Scored(cell, arm, None, "diverged")
     if metric == "rounds":
-        if arm.missed:
-            return Scored(cell, arm, None, "not reached" if arm.missed == len(arm.histories) else arm.rounds_text())
-        values = arm.costs("round")
+        if arm.missed or arm.never:
+            return Scored(cell, arm, None, arm.rounds_text())
+        values = list(arm.costs("round").values())
     else:
         known = [[row["accuracy"] for row in history if row["accuracy"] is not None] for history in arm.histories]
         if not all(known):
@@ -88,8 +88,7 @@ class Choice:
         if self.best is None or self.runner_up is None or not self.best.values or not self.runner_up.values:
             return None
         apart = [a - b for a, b in zip(self.best.values, self.runner_up.values, strict=True)]
-        half = interval(apart)
-        return None if half is None else abs(statistics.mean(apart)) > half
+        return mean_of(apart).clear if len(apart) > 1 else None
 
     @property
     def on_edge(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 from ... import recipes
 from ...errors import InputError, MissingExtra, check, is_count
 from ...run import checkpoint as files
-from ...run import training
-from ..compare import Arm
-from ..study import Study, finished, folder_name
+from ..stats import Arm
+from ..study import Study, finished, status_of
 from .choice import METRICS, Choice, scored
 from .grid import Cell, Grid
 from .processes import Item, run_all
@@ -94,13 +92,9 @@ def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     """Every algorithm of the configuration with every seed; those that are done are only read."""
     files.write_json(out / "config.json", config)
     todo = []
-    for text in config["algorithms"]:
-        for seed in config["seeds"]:
-            folder = out / folder_name(text) / f"seed-{seed}"
-            item, status = (text, seed, str(folder)), "stopped"
-            if (folder / "config.json").exists():
-                status = training.status_of(folder, files.read_json(folder / "config.json"))
-            todo.append(item) if status == "stopped" else tell(item, status)
+    for text, seed, folder in Study.from_config(config).plan():
+        item, status = (text, seed, str(out / folder)), status_of(out / folder)
+        todo.append(item) if status == "stopped" else tell(item, status)
     if todo:
         run_all(config, todo, jobs, tell)
     return finished(out)[1]
@@ -129,9 +123,9 @@ def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell:
 
 def _worth(cell: Cell, arm: Arm, metric: str) -> float:
     """A number for the search even where a cell has none: it steers, and is never reported."""
-    values = scored(cell, arm, metric).values
-    if values is not None:
-        return statistics.mean(values)
+    mean = scored(cell, arm, metric).mean
+    if mean is not None:
+        return mean
     return max(history[-1]["round"] for history in arm.histories) * 2.0 if metric == "rounds" else 0.0
 
 
