@@ -1,4 +1,4 @@
-"""Every part of an algorithm as its paper prints it, what it keeps where, and whom to cite: the tables of `explain`.
+"""Every part of an algorithm as its paper prints it, what it keeps where, and its reference: the tables of `explain`.
 
 Rules, optimizers, weights and capacities hold the formulas that compute; those that are printed stand here, by class. A
 subclass is explained as its nearest ancestor with an entry. To explain a part of your own, add an entry:
@@ -348,7 +348,7 @@ class ExplainedCapacity:
 def _levels(capacity: Capacity) -> Lines:
     return {
         "send": "client i receives x_i = x[index of its level]",
-        "serve": "element by element, over the clients that trained it; where nobody did, Delta = 0",
+        "serve": "element by element, over the clients that trained it; Delta = 0 where none did",
     }
 
 

@@ -48,7 +48,7 @@ COMMON = {
     "server_lr": "server learning rate (a number or match-gel)",
     "weights": f"{', '.join(WEIGHTS)}",
     "buffers": "average or server",
-    "level": "everybody trains this sub-model: a to e (width), or 1 to 4 where the task has early exits",
+    "level": "all clients train this sub-model: a to e (width), or 1 to 4 where the task has early exits",
 }
 ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
 
@@ -69,7 +69,7 @@ class Recipe:
 
 
 def _keys(part: type[Optimizer] | type[Rule] | type[Capacity]) -> dict[str, Any]:
-    """A part's own parameters and their defaults; what it shares with SGD is a common key."""
+    """A part's own parameters and their defaults, without those that are common keys."""
     shared = {f.name for f in fields(SGD)}
     return {f.name: f.default for f in fields(part) if f.name not in shared}  # type: ignore[arg-type]
 
@@ -264,7 +264,9 @@ def algorithm(text: str) -> Algorithm:
                 raise InputError(f"'{text}' gives {key} twice: {common[key]} and {given[key]}.")
         owned.append((recipe, {key: given.get(key, default) for key, default in recipe.keys.items()}))
 
-    rules = [rule for recipe, keys in owned if recipe.rules for rule in recipe.rules(**keys)]
+    rules: list[Rule] = []
+    for recipe, keys in owned:
+        rules += recipe.rules(**keys) if recipe.rules else []
     servers = [recipe.server(**keys) for recipe, keys in owned if recipe.server]
     if len(servers) > 1:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
@@ -305,7 +307,7 @@ def _client(
     for key in ("momentum", "nesterov"):
         if key in given and key not in own:
             raise InputError(f"'{text}' gives {key}, which belongs to SGD clients; {name} clients have their own.")
-    if kind.finds_rate and "lr" not in given:  # another recipe's default rate is not meant for it
+    if kind.finds_rate and "lr" not in given:  # do not use another recipe's default rate
         own = own[1:]
     return kind(**keys, **{key: settings[key] for key in own if key in settings})
 
@@ -351,9 +353,11 @@ def capacity(values: dict[str, Any]) -> Capacity:
 
 
 def nameable(parts: Algorithm) -> bool:
-    """Whether every part is one of ours, so that the algorithm can be written down and built again."""
+    """Whether every part is one of ours, so that the algorithm can be saved and built again."""
     tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
     tables += [(parts.capacity, CAPACITIES)] if parts.capacity is not None else []
     tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
-    functions = any(callable(value) for part, _ in tables for value in vars(part).values())
-    return not functions and all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)
+    return all(
+        type(part) is table.get(part.parameters()["name"]) and not any(map(callable, vars(part).values()))
+        for part, table in tables
+    )

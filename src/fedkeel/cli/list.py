@@ -1,4 +1,4 @@
-"""`fedkeel list`: the tasks, algorithms, keys and rules there are."""
+"""`fedkeel list`: all tasks, algorithms, keys and rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 def add_command(commands: Any) -> None:
     """Add `list` to the command's parser."""
-    show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
+    show = commands.add_parser("list", help="all tasks, algorithms, keys and rules")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
     show.set_defaults(do=do)
 

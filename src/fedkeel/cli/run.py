@@ -74,14 +74,14 @@ def _study(arguments: argparse.Namespace) -> Study:
     flags += [] if arguments.seeds is None else ["seeds"]
     if flags:
         names = ", ".join("--" + name.replace("_", "-") for name in flags)
-        raise InputError(f"--config says how to run already; leave out {names}, or change a copy of the file.")
+        raise InputError(f"--config sets everything already; leave out {names}, or change a copy of the file.")
     if arguments.task is not None:
         raise InputError("--config names the task and the algorithms already; leave them out.")
     return Study.from_config(files.read_json(arguments.config))
 
 
 def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
-    """Run what is left of a study and print its outcome; gives the exit code."""
+    """Run the rest of a study, print its outcome and return the exit code."""
     from rich.console import Console
 
     from ..lab import study as studies
@@ -136,7 +136,7 @@ def _print_tables(study: Study, out: Path, arms: list[Any]) -> None:
 
 @contextmanager
 def _live_page(out: Path, wanted: bool, messages: Console) -> Iterator[None]:
-    """Serve the report of what is being run, while it runs."""
+    """Serve the report of the runs while they run."""
     if not wanted:
         yield
         return

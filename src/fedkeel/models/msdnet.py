@@ -84,7 +84,8 @@ class MSDNet(nn.Module):
         super().__init__()
         self.classes = classes
         inside, growth, head = (math.floor(ratio * wide + 1e-9) for wide in (CHANNELS, GROWTH, HEAD))
-        self.stem, self.layers, self.heads = Stem(inside), nn.ModuleList(), nn.ModuleList()
+        self.stem = Stem(inside)
+        self.layers, self.heads = nn.ModuleList(), nn.ModuleList()
         every = math.ceil(LAYERS / len(FACTORS))
         for number in range(1, LAYERS + 1):
             before = len(FACTORS) - max(0, number - 2) // every
@@ -109,7 +110,8 @@ class MSDNet(nn.Module):
 
     def exits(self, x: Tensor, depth: int = len(EXITS)) -> list[Tensor]:
         """The scores at the first `depth` exits; what comes after them does not run."""
-        scales, heads, out = self.stem(x), iter(self.heads), []
+        scales, heads = self.stem(x), iter(self.heads)
+        out = []
         for number, layer in enumerate(self.layers, 1):
             scales = layer(scales)
             if number in EXITS:

@@ -63,8 +63,8 @@ def _data(alpha: float, beta: float, users: int, iid: bool, seed: int) -> Federa
         x = centre + own.standard_normal((size, FEATURES)) * scale
         parts.append((x, np.argmax(x @ weight + bias, 1)))
     cuts = [int(0.9 * size) for size in sizes]
-    train, test = ([(x[part], y[part]) for (x, y), part in zip(parts, slices, strict=True)]
-                   for slices in ([slice(cut) for cut in cuts], [slice(cut, None) for cut in cuts]))  # fmt: skip
+    train = [(x[:cut], y[:cut]) for (x, y), cut in zip(parts, cuts, strict=True)]
+    test = [(x[cut:], y[cut:]) for (x, y), cut in zip(parts, cuts, strict=True)]
     x, y = (np.concatenate(part) for part in zip(*train, strict=True))
     tx, ty = (np.concatenate(part) for part in zip(*test, strict=True))
     return FederatedData(x, y, np.cumsum([0, *cuts]), test=(tx, ty))

@@ -70,7 +70,8 @@ def _hearts(folder: Path, seed: int) -> FederatedData:
     hospital = np.repeat(HOSPITALS, [len(table) for table in tables])
     table = np.concatenate(tables)
     whole = ~np.isnan(table[:, :FEATURES]).any(1)
-    x, y, hospital = table[whole, :FEATURES], (table[whole, 13] > 0).astype(np.int64), hospital[whole]
+    x, hospital = table[whole, :FEATURES], hospital[whole]
+    y = (table[whole, 13] > 0).astype(np.int64)
     kinds = [x[:, [column]] == np.unique(x[:, column]) for column in (CHEST_PAIN, CARDIOGRAM)]
     x = np.hstack([np.delete(x, (CHEST_PAIN, CARDIOGRAM), 1), *kinds])
     return _split(x, y, hospital, 2 / 3, seed)

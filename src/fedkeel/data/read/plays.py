@@ -40,7 +40,7 @@ def roles(path: Path) -> list[Role]:
 def play(file: Path) -> list[Role]:
     """The roles of one play: lines joined by line breaks, stage directions left out; a speech of two counts for both.
 
-    Names are in capitals: the plays write one role now so, now otherwise.
+    Names are in capitals, as the plays spell the same role in different ways.
 
 
     >>> import tempfile
@@ -60,10 +60,10 @@ def play(file: Path) -> list[Role]:
         raise broken(file, "it is not a <PLAY> with a <TITLE>")
     said: dict[str, list[str]] = {}
     for speech in tree.iter("SPEECH"):
-        words = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
+        lines = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
         for speaker in speech.findall("SPEAKER"):
-            if (name := (speaker.text or "").strip().upper()) and words:
-                said.setdefault(name, []).append(words)
+            if (name := (speaker.text or "").strip().upper()) and lines:
+                said.setdefault(name, []).append(lines)
     return [Role(title, name, speeches) for name, speeches in said.items()]
 
 

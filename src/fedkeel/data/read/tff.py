@@ -23,7 +23,7 @@ def hdf5(file: Path, fields: tuple[str, ...], clients: int | None = None) -> Ite
     The layout is `examples/CLIENT/FIELD`, the first axis of a field counting samples.
     """
     with reading(file, "HDF5"), open(file, "rb"):
-        pass  # h5py's own message for a missing file is long
+        pass  # h5py's message for a missing file is long
     try:
         h5py: Any = importlib.import_module("h5py")
     except ImportError as error:
@@ -49,7 +49,7 @@ def sqlite(
     Table `client_metadata` lists clients, table `examples` holds their samples as tf.Example messages.
     """
     with reading(file, "SQLite"), open(file, "rb"):
-        pass  # sqlite3 would make a missing file
+        pass  # sqlite3 would create a missing file
     # immutable: no lock and no journal beside a file that may be read-only
     base = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     ask = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid LIMIT ?"
