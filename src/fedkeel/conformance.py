@@ -38,11 +38,7 @@ from .messages import Broadcast, Facts, Memory, Update, Work, flatten
 from .rule import Me, Objective, Rule
 from .run.training import Run, resume, train
 from .task import Task, cross_entropy
-from .toys import Stairs as Stairs
-from .toys import quadratics as quadratics
-from .toys import toy as toy
-from .toys import toy_exits as toy_exits
-from .toys import toy_world as toy_world
+from .toys import Stairs, quadratics, toy, toy_exits, toy_world  # noqa: F401 - also for users of the checks
 from .world import World
 
 MODES = ("serial", "batched")

@@ -49,7 +49,8 @@ class Batches:
         augment: Augment | None = None,
     ) -> None:
         self.data, self.augment = data, augment
-        self.clients, self.seed, self.round = clients, seed, round
+        self.clients = clients
+        self.seed, self.round = seed, round
         self.sizes = sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.steps, self.longest = steps, int(steps[0])

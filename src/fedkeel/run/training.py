@@ -197,10 +197,6 @@ class Log:
             if state.round and state.round % self.every == 0:
                 files.save_state(self.folder, state, memories)
 
-    def close(self, run: Run) -> None:
-        if self.folder is not None:
-            run.save(self.folder)
-
 
 def _play(
     job: Job,
@@ -238,7 +234,7 @@ def _play(
                 if stop or interrupted or state.round == stop_after:
                     status = "stopped"
                     break
-                measured = _diagnosed(job, state, engine) if _due(config, state.round + 1) else {}
+                measured = _diagnosed(job, state, engine, config)
                 new, row = one_round(job, state, engine)
                 row |= measured
                 if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
@@ -249,7 +245,8 @@ def _play(
                 last = state.round == job.rounds or status == "diverged"
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model, engine.memories())
-            log.close(run)
+            if log.folder is not None:
+                run.save(log.folder)
             ended = status
         finally:
             engine.close()
@@ -286,15 +283,13 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _diagnosed(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
+def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) -> dict[str, float | None]:
+    every = config.get("diagnose")  # missing in run directories of earlier versions
+    if every is None or (state.round + 1) % every:
+        return {}
     from ..lab.diagnose import diagnose  # the core imports lab/ only on request
 
     return diagnose(job, state, engine)
-
-
-def _due(config: dict[str, Any], t: int) -> bool:
-    every = config.get("diagnose")  # missing in run directories of earlier versions
-    return every is not None and t % every == 0
 
 
 def _evaluate(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
