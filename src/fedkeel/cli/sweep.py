@@ -77,7 +77,7 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     if known.get("sweep", {}) | {"batch": 0, "metric": 0} != config["sweep"] | {"batch": 0, "metric": 0} or any(
         known.get(key) != config[key] for key in config if key not in found
     ):
-        raise InputError(f"{out} holds another run. Choose another --out, or add --overwrite.")
+        raise InputError(f"{out} holds something else. Choose another --out, or add --overwrite.")
     config["sweep"]["batch"] = known["sweep"]["batch"]
     if config["engine"] == "probe":
         config |= {key: known[key] for key in ("engine", "engine_reason") if key in known}

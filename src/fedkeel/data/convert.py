@@ -47,7 +47,7 @@ def _stack(values: Sequence[Any], name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(values[0]).__name__
         raise InputError(
-            f"{name} must be tensors, arrays or numbers. Got a {kind}; use a transform that converts it."
+            f"{name} must be tensors, arrays or numbers, not {kind}; use a transform that converts it."
         ) from error
     for i, tensor in enumerate(tensors):
         if tensor.shape != tensors[0].shape:
