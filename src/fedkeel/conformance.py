@@ -207,7 +207,8 @@ def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -
 
     >>> check_seeds("fedavgcm+gel")
     """
-    ours, theirs, elsewhere = choices(algorithm, seed=0), choices(other, seed=0), choices(algorithm, seed=1)
+    ours, theirs = choices(algorithm, seed=0), choices(other, seed=0)
+    elsewhere = choices(algorithm, seed=1)
     for name, chosen in ours.items():
         # A method may compute more gradients, also of all its data; they must include the batches of plain FedAvg.
         same = all(batch in chosen for batch in theirs[name]) if name == "batches" else chosen == theirs[name]

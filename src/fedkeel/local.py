@@ -111,10 +111,10 @@ def take_steps(group: Group, y: Tensor) -> End:
     for active, steps in groupby(
         range(batches.longest), batches.active.__getitem__
     ):  # without the clients that are done
-        everybody = active == len(y)
-        now, rates = (y, lr) if everybody else (y[:active], lr[:active])
-        states = state if everybody else {name: rows[:active] for name, rows in state.items()}
-        go = one_step(group if everybody else group.head(active), states, rates, now)
+        complete = active == len(y)
+        now, rates = (y, lr) if complete else (y[:active], lr[:active])
+        states = state if complete else {name: rows[:active] for name, rows in state.items()}
+        go = one_step(group if complete else group.head(active), states, rates, now)
         for k in steps:
             g, _ = go(now, batches.at(k, active))
             lr_sum[:active].add_(rates)

@@ -56,7 +56,8 @@ class GivenGradients:
     """Replaces a site (and its batches): the gradient of step k is given and does not depend on y."""
 
     def __init__(self, steps: Tensor, gradients: Tensor) -> None:
-        self.gradients, self.longest, self.batches = gradients, len(gradients), self
+        self.gradients, self.longest = gradients, len(gradients)
+        self.batches = self
         self.active = [int((steps > k).sum()) for k in range(self.longest + 1)]
         self.value, self.clients = steps.new_zeros(()), ()
 

@@ -30,9 +30,10 @@ class Bowl(nn.Module):
 def quadratics(a: Any, b: Any, n: Any = None, x0: Any = 0.0) -> Task:
     """Heterogeneous quadratics: f_i(x) = .5 a_i (x - b_i)^2, summed over coordinates if a_i and b_i are rows.
 
-    Client i holds n_i equal samples (default 1) and always uses all of them; the test set is everybody's, so the
+    Client i holds n_i equal samples (default 1) and always uses all of them; the test set is all of them, so the
     test loss is sum_i p_i f_i with p_i = n_i / sum n.
 
+    >>> from fedkeel import train
     >>> task = quadratics(a=[1, 3], b=[1, -1], n=[3, 1], x0=2)
     >>> run = train(task, "fedavg:lr=0.1", World(cohort="all", budget=lambda t, i: (2, 4)[i]), 1, dtype=torch.float64)
     >>> round(run.params.item(), 9)

@@ -100,12 +100,10 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
         print(json.dumps(_document(study, out, arms)))
     else:
         _print_tables(study, out, arms)
-    diverged = [
-        f"{arm.name} (seed {seed})"
-        for arm in arms
-        for seed, status in zip(study.seeds, arm.statuses, strict=True)
-        if status == "diverged"
-    ]
+    diverged: list[str] = []
+    for arm in arms:
+        ended = zip(study.seeds, arm.statuses, strict=True)
+        diverged += [f"{arm.name} (seed {seed})" for seed, status in ended if status == "diverged"]
     if diverged:
         messages.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
     return 3 if diverged else 0
@@ -114,11 +112,10 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
 def _document(study: Study, out: Path, arms: list[Any]) -> dict[str, Any]:
     from ..lab.compare import summary
 
-    runs = [
-        {"algorithm": arm.name, "seed": seed, "status": status, "history": history}
-        for arm in arms
-        for seed, status, history in zip(study.seeds, arm.statuses, arm.histories, strict=True)
-    ]
+    runs: list[dict[str, Any]] = []
+    for arm in arms:
+        for seed, status, history in zip(study.seeds, arm.statuses, arm.histories, strict=True):
+            runs.append({"algorithm": arm.name, "seed": seed, "status": status, "history": history})
     return {"task": study.task, "out": str(out), **summary(arms, arms[0].target), "runs": runs}
 
 

@@ -36,7 +36,8 @@ from ..round import State
 from ..version import __version__
 
 BLOCK = 2**22  # numbers written or read at a time
-STATE, MODEL, STOP = Path("checkpoint", "state.safetensors"), Path("model.safetensors"), Path("stop")
+STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
+STOP = Path("stop")
 
 
 def atomically(file: Path, write: Callable[[Path], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -24,7 +25,7 @@ def roles(path: Path) -> list[Role]:
         files = sorted(path.glob("*.xml"))
         if not files:
             raise broken(path, "it holds no play in XML")
-        return [role for file in files for role in play(file)]
+        return list(chain.from_iterable(map(play, files)))
     if path.suffix == ".xml":
         return play(path)
     found = []

@@ -6,6 +6,7 @@ import importlib
 import sqlite3
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def _values(feature: bytes) -> list[Any]:
             packed = b"".join(_fields(content, 1))
             return list(struct.unpack(f"<{len(packed) // 4}f", packed))
         if kind == 3:
-            return [number for block in _fields(content, 1) for number in _varints(block)]
+            return list(chain.from_iterable(map(_varints, _fields(content, 1))))
     return []
 
 
