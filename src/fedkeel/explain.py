@@ -1,4 +1,4 @@
-"""`fedkeel explain`: an algorithm as its paper's box, put together from its parts.
+"""`fedkeel explain`: an algorithm in paper notation, assembled from its parts.
 
 `notation.py` has the parts: a table for each kind, keyed by class. A rule that is in no table, such as a user's own, is
 printed by name only.

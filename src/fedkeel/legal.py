@@ -1,11 +1,11 @@
-"""Which parts go together, and why not: refusals, and warnings about what is legal and known to misbehave.
+"""Which parts can be combined: refusals with reasons, and warnings about legal settings known to misbehave.
 
 refuse_illegal   when an algorithm is put together
 check_fit        when its task and world are known
 warnings_of      before it runs
 
-A part holds formulas only; its reasons stand here, in tables keyed by class. Each of our parts has an entry, so that
-none is forgotten. A subclass has its nearest ancestor's, and a user's own rule may get one:
+Parts hold formulas only; these tables, keyed by class, hold the reasons. Each of our parts has an entry, so none is
+forgotten. A subclass inherits its nearest ancestor's, and a user's own rule may get one:
 
     fedkeel.legal.REFUSES[MyRule] = lambda rule, algorithm: "Use SGD clients." if ... else None
 
@@ -40,7 +40,7 @@ ONCE_BY_CLASS = {  # what one rule of an algorithm may do, and the rules that do
     "replace the server's update": REPLACES_DELTA,
     "choose the elements that count": GIVES_COVER,
 }
-ONCE_BY_HOOK = {  # the same, where a hook shows who does it
+ONCE_BY_HOOK = {  # the same, for actions that a hook implies
     "set the rate of a round": "plan",
     "choose the model to evaluate": "models",
 }
@@ -97,7 +97,7 @@ def check_fit(algorithm: Algorithm, task: Task, world: World) -> None:
 
 
 def warnings_of(algorithm: Algorithm, participation: float, steps: float) -> list[str]:
-    """What is known to misbehave, with its numbers. steps: a client's largest budget; infinity if it is not known.
+    """Warnings about settings known to misbehave. steps: a client's largest budget; infinity if it is not known.
 
     >>> from fedkeel import Algorithm
     >>> warnings_of(Algorithm(rules=[rules.FedHBM()]), participation=1.0, steps=8)
@@ -115,7 +115,7 @@ def _refuse_repetition(algorithm: Algorithm) -> None:
     slots = [rule.slot for rule in algorithm.rules]
     for slot in slots:
         if slots.count(slot) > 1:
-            raise InputError(f"'{slot}' stands twice in one algorithm; each rule may be used once.")
+            raise InputError(f"'{slot}' appears twice in one algorithm; each rule may be used once.")
     for does, kinds in ONCE_BY_CLASS.items():
         _refuse_several(does, [rule for rule in algorithm.rules if isinstance(rule, kinds)])
     for does, hook in ONCE_BY_HOOK.items():
@@ -170,7 +170,7 @@ def needs_whole_model(rule: Rule) -> bool:
 
 
 def nothing(*_: Any) -> None:
-    """The entry of a part that has nothing to refuse or to warn of."""
+    """The entry of a part without refusals or warnings."""
 
 
 def _plain_server(rule: Rule, algorithm: Algorithm) -> str | None:
@@ -280,7 +280,7 @@ def _unfit_contrastive(rule: rules.Contrastive, algorithm: Algorithm, task: Task
     module = seeded(0, task.model).eval()
     cut = halves(module)
     if cut is not None and isinstance(cut[0], nn.Module) and not list(cut[0].parameters()):
-        cut = None  # z would be the input itself, which no training shapes
+        cut = None  # z would be the input itself, which is not trained
     if cut is None:
         lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
         return (

@@ -23,7 +23,7 @@ def do(arguments: argparse.Namespace) -> int:
         _show("tasks", {name: _first_line(make) for name, make in TASKS.items()})
     if arguments.what in (None, "algorithms"):
         lines = {name: recipe.summary + _keys(name, recipe.keys) for name, recipe in RECIPES.items()}
-        _show("algorithms, with their own keys and defaults (put together with +)", lines)
+        _show("algorithms, with their own keys and defaults (combine with +)", lines)
         _show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):
         lines = {rule.__name__: _first_line(rule) for rule in RULES.values()}

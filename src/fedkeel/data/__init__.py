@@ -1,6 +1,6 @@
 """Federated data as packed arrays: the samples of client i are the slice `offsets[i]:offsets[i+1]`.
 
-No Python object per client: a million registered clients are one array of offsets.
+There is no Python object per client: a million registered clients are one array of offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .. import draws
 from ..errors import InputError, unknown
 from . import convert
 
-# Who holds which sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
+# The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
 
 

@@ -1,6 +1,6 @@
 """The catalogue of data sets: files, sources, licences, and how to check that files are complete.
 
-Addresses and licences are facts as of 2026-11; a set without an address has no direct download.
+Addresses and licences are those of 2026-11; a set without an address has no direct download.
 """
 
 from __future__ import annotations

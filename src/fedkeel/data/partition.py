@@ -1,4 +1,4 @@
-"""Who holds which sample: partitions of one data set among clients.
+"""Partitions of one data set among clients.
 
 Every function takes one value per sample (a label, or an id for `natural`) and gives one client number per
 sample: an exact cover, in bounded time, with no client empty. The one exception is `dirichlet_repeated`, whose paper

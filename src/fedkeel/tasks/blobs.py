@@ -1,4 +1,4 @@
-"""Gaussian classes made on the spot, one class per client: small problems on which client drift shows."""
+"""Generated Gaussian classes, one class per client: small problems with strong client drift."""
 
 from __future__ import annotations
 

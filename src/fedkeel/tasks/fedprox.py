@@ -1,4 +1,4 @@
-"""FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, made on the spot (Li et al. 2020)."""
+"""FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, generated (Li et al. 2020)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES, FEATURES = 10, 60
 
 
 def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: bool = False, seed: int = 0) -> Task:
-    """FedProx's Synthetic(alpha, beta), made on the spot: 30 users, 10 classes; softmax regression, 610 parameters.
+    """FedProx's Synthetic(alpha, beta), generated: 30 users, 10 classes; softmax regression, 610 parameters.
 
     alpha: how much users' labellings differ; beta: how much their inputs do.
 

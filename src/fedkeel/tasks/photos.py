@@ -50,7 +50,7 @@ def _celeba_cnn(size: int) -> nn.Module:
 def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     """CelebA as LEAF uses it: is the person smiling? A client is a person with at least `least` photographs.
 
-    90 % of each person's photographs train. size: pixels of a side. people: only the first ones, by number.
+    90 % of each person's photographs are training data. size: pixels of a side. people: only the first ones, by number.
     Batch size and target of the first GEL paper; GroupNorm stands where LEAF has BatchNorm.
     """
     check(is_count(size, 16), "celeba", "size", "an integer >= 16", size)
