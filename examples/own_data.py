@@ -1,4 +1,4 @@
-"""Your own model, loss and arrays: who owns which sample is one id beside each."""
+"""Your own model, loss and arrays: each sample has the id of its client."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ import fedkeel as fk
 torch.manual_seed(0)
 ids = torch.randint(0, 30, (3000,)).tolist()  # thirty devices
 x = torch.randn(3000, 8)
-y = (x[:, 0] + x[:, 1] * torch.tensor(ids).remainder(3).sub(1) > 0).long()  # devices see the world in three ways
+y = (x[:, 0] + x[:, 1] * torch.tensor(ids).remainder(3).sub(1) > 0).long()  # three groups of devices label differently
 test = (x[:500], y[:500])
 
 

@@ -1,6 +1,6 @@
 """Your own method: both halves in one class, then the checks every method of ours passes.
 
-Clients shrink their gradient when the last round moved the model against it, as the server tells them.
+Clients shrink their gradient if it opposes the last global move, which the server sends.
 """
 
 from dataclasses import dataclass

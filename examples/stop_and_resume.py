@@ -1,4 +1,4 @@
-"""Kill a run and go on: the result is the one an uninterrupted run gives, bit for bit, memories included."""
+"""Stop a run and resume it: the result is that of an uninterrupted run, bit for bit, memories included."""
 
 import tempfile
 

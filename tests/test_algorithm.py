@@ -56,8 +56,8 @@ def test_infinity_is_the_same_as_a_number_and_as_a_word():
         ("gel:steps=inf,proxy=last", "never settle"),
         ("gel:client=adam,steps=inf", "never settle"),
         ("gel:client=adam,steps=inf,proxy=zero", "closed form"),
-        ("fedprox+fedprox", "stands twice"),
-        ("gel+gel", "stands twice"),
+        ("fedprox+fedprox", "appears twice"),
+        ("gel+gel", "appears twice"),
         ("fedyogi+fedadam", "two server optimizers"),
         ("fedavg:client=adam,momentum=0.5", "belongs to SGD clients"),
         ("fednova:client=adam", "FedNova's weights need"),
@@ -126,7 +126,7 @@ def due(one, two):
     if kept and (RECIPES[one].capacity or RECIPES[two].capacity):
         return "vectors of the whole model"
     if one == two and RECIPES[one].rules:
-        return "stands twice"
+        return "appears twice"
     return None
 
 

@@ -251,7 +251,7 @@ def test_a_place_that_cannot_be_written_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err == f"fedkeel: {file} is a file. Choose another --out, or add --overwrite.\n"
     assert run("fedavg", *SMALL, "--out", str(file / "below")) == 2
     assert (
-        capsys.readouterr().err == f"fedkeel: Cannot make {file / 'below'}: {file} is a file. Choose another --out.\n"
+        capsys.readouterr().err == f"fedkeel: Cannot create {file / 'below'}: {file} is a file. Choose another --out.\n"
     )
     assert main(["resume", str(file)]) == 2
     assert file.read_text() == "mine"
@@ -262,7 +262,7 @@ def test_a_folder_one_may_not_write_to_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda place, how: not (Path(place) == tmp_path and how == os.W_OK))
     assert run("fedavg", *SMALL, "--out", str(tmp_path / "a" / "b")) == 2
-    assert f"{tmp_path} may not be written to" in capsys.readouterr().err
+    assert f"{tmp_path} is not writable" in capsys.readouterr().err
 
 
 def test_a_disk_that_fails_amid_a_run_is_one_line_and_exit_code_1(

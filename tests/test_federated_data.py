@@ -109,12 +109,12 @@ def test_a_torch_data_set_trains():
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Pairs([(Image([[1]]), 0)]), "inputs must be tensors, arrays or numbers (give a transform that makes them)"),
+        (Pairs([(Image([[1]]), 0)]), "inputs must be tensors, arrays or numbers, not Image"),
         (Pairs([(torch.zeros(2), 0), (torch.zeros(3), 0)]), "one shape. Items 0 and 1 have (2,) and (3,)"),
         (Pairs([torch.zeros(2)]), "pairs. Item 0 is a Tensor"),
         (Pairs([]), "is empty"),
         (TensorDataset(torch.zeros(2)), "pairs. Got 1 tensors"),
-        (iter([]), "a length and items. Got a list_iterator"),
+        (iter([]), "data sets have. Got a list_iterator"),
     ],
 )
 def test_a_torch_data_set_that_does_not_fit_is_refused(dataset, message):

@@ -118,7 +118,7 @@ def test_two_rules_that_replace_the_update_are_refused_in_either_order() -> None
         for two in names:
             why = refusal(f"{one}+{two}")
             assert why is not None
-            assert "stands twice" in why if one == two else "each replace the server's update; use one of them" in why
+            assert "appears twice" in why if one == two else "each replace the server's update; use one of them" in why
 
 
 class Plans(fk.Rule):
@@ -141,7 +141,7 @@ class Covers(fk.OwnClasses):
         ([Plans(), fk.Schedule()], "plans and schedule each set the rate of a round"),
         ([Evaluates(), fk.FedDyn()], "evaluates and feddyn each choose the model to evaluate"),
         ([Covers(), fk.OwnClasses()], "covers and ownclasses each choose the elements that count"),
-        ([Bends(), Bends()], "'bends' stands twice"),
+        ([Bends(), Bends()], "'bends' appears twice"),
     ],
 )
 def test_what_one_rule_may_do_is_refused_to_two(rules: list[Any], why: str) -> None:

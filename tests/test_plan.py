@@ -32,7 +32,7 @@ def test_a_schedule_of_ones_changes_no_bit(small, mode):
 def test_any_function_of_the_round_is_a_schedule(small, tmp_path):
     warm = fk.Algorithm(fk.SGD(0.1, momentum=0.9), [fk.Schedule(lambda t, rounds: min(1, t / 3)), fk.Guess(2)])
     run = fk.train(small, warm, rounds=5, checkpoint=tmp_path, stop_after=2)
-    assert (run.config["rerunnable"], "user's own" in run.config["why_not"]) == (False, True)
+    assert (run.config["rerunnable"], "user-defined" in run.config["why_not"]) == (False, True)
     done = fk.resume(tmp_path, task=small, algorithm=warm)
     assert [row["lr"] for row in done.history[1:]] == pytest.approx([0.1 / 3, 0.2 / 3, 0.1, 0.1, 0.1])
 

@@ -116,6 +116,6 @@ def test_no_batch_size_means_all_local_data():
 def test_a_model_that_does_not_fit_its_data_is_named_in_one_line():
     data = fk.FederatedData.from_arrays(torch.zeros(4, 3), [0, 1, 0, 1], clients=[0, 0, 1, 1])
     task = fk.Task(model=lambda: nn.Linear(5, 2), loss=fk.cross_entropy, data=data)
-    with pytest.raises(fk.InputError, match=r"does not take a batch \(2, 3\) of float32") as caught:
+    with pytest.raises(fk.InputError, match=r"fails on a batch \(2, 3\) of float32") as caught:
         fk.train(task, "fedavg", rounds=1)
     assert len(str(caught.value).splitlines()) == 1

@@ -371,7 +371,7 @@ def test_a_run_with_the_users_own_parts_is_saved_and_says_what_it_needs(tmp_path
     algorithm = fk.Algorithm(rules=[Holds()])
     play(algorithm, stop_after=2, checkpoint=tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["rerunnable"], "parts of the user's own" in config["why_not"]) == (False, True)
+    assert (config["rerunnable"], "user-defined parts" in config["why_not"]) == (False, True)
     with pytest.raises(fk.InputError, match="give task="):
         fk.resume(tmp_path)
     with pytest.raises(fk.InputError, match="give algorithm="):

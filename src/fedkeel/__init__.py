@@ -1,4 +1,4 @@
-"""Federated learning on an even keel: when devices run out of budget, when their data pull apart, when nobody tuned.
+"""Federated learning on an even keel: when devices run out of budget, when their data pull apart, without tuning.
 
 >>> import fedkeel as fk
 >>> task = fk.tasks.synthetic()

@@ -1,10 +1,10 @@
-"""How updates become one: weights, sums that workers may take over, and means for rules to read.
+"""Aggregation: weights, sums that workers can compute, and means for rules to read.
 
     Delta = scale(...) * sum_i each(...)_i * Delta_i          over the clients that reported
 
 Raw coefficients are summed and one factor is applied at the end, so weights need not sum to one. A weighted mean folds:
-`fold(update, weights)` is a part of the sum, and parts add up in cohort order wherever they were folded. What needs all
-updates at once (a median, say) is a `Weights` with `stacks`, which gets them unsummed.
+`fold(update, weights)` is a partial sum, and partial sums are added in cohort order wherever they were computed. An
+aggregation that needs all updates at once (a median, say) is a `Weights` with `stacks`, which gets them unsummed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Weights:
     """`each` gives a client's raw coefficient, `scale` the one final factor; arguments are `[clients, 1]`."""
 
     needs_norm: ClassVar[bool] = False
-    stacks: ClassVar[bool] = False  # `combine` wants the updates of all clients, unsummed
+    stacks: ClassVar[bool] = False  # `combine` needs the updates of all clients, unsummed
 
     def each(self, samples: Tensor, norm: Tensor) -> Tensor:
         raise NotImplementedError
@@ -110,7 +110,7 @@ class Sums:
     counts: dict[str, int] = field(default_factory=dict)  # gradients, samples, bytes
 
     def add(self, other: Sums) -> Sums:
-        """Take in the part that comes next in the cohort."""
+        """Add the part that comes next in the cohort."""
         for name in ("clients", "dropped", "samples", "steps", "norms", "losses", "scalars", "updates"):
             getattr(self, name).extend(getattr(other, name))
         for key, value in other.sums.items():
@@ -120,7 +120,7 @@ class Sums:
         return self
 
     def put(self, key: Key, value: Tensor) -> None:
-        """Add to one of the sums (in place: the first value put becomes the accumulator)."""
+        """Add to one of the sums (in place: the first value becomes the accumulator)."""
         total = self.sums.get(key)
         if total is None:
             self.sums[key] = value
@@ -128,12 +128,12 @@ class Sums:
             total.add_(value)
 
     def mass(self, weights: Weights) -> Tensor:
-        """What these clients count together in a mean: FedNova's lengths apart, the sum of their weights."""
+        """The total weight of these clients in a mean, without FedNova's norms."""
         samples = torch.cat(self.samples)
         return weights.each(samples, torch.ones_like(samples)).sum()
 
     def spread(self, index: Tensor, size: int, weights: Weights, flops: int) -> Sums:
-        """The sums over a sub-model as sums over the whole model, with the elements they cover and their operations."""
+        """The sums over a sub-model as sums over the whole model, with the elements they cover and their FLOPs."""
         counts, sums = self.counts | {"flops": self.counts["samples"] * flops}, self.sums
         if self.clients:
             sums = {COVER: self.mass(weights).expand(len(index)), **sums}
@@ -141,12 +141,14 @@ class Sums:
         return replace(self, counts=counts, sums=sums)
 
     def mean_loss(self) -> float | None:
-        """The clients' mean training loss over their steps, by samples; None if nobody reported."""
+        """The clients' mean training loss over their steps, by samples; None if no client reported."""
         if not self.clients:
             return None
         samples, losses = torch.cat(self.samples).double(), torch.cat(self.losses).double()
         mean = float((samples * losses).sum() / samples.sum())
-        return mean if math.isfinite(mean) else None  # a finite update may come from an infinite loss; JSON has no inf
+        return (
+            mean if math.isfinite(mean) else None
+        )  # the loss may overflow although the update is finite; JSON has no inf
 
 
 def fold(update: Update, weights: Weights) -> Sums:
@@ -155,7 +157,8 @@ def fold(update: Update, weights: Weights) -> Sums:
     if not part.clients:
         return part
     norms = torch.ones_like(update.steps) if update.norms is None else update.norms
-    part.samples, part.steps, part.norms, part.losses = [update.samples], [update.steps], [norms], [update.losses]
+    part.samples, part.steps = [update.samples], [update.steps]
+    part.norms, part.losses = [norms], [update.losses]
     part.scalars = [update.scalars]
     if weights.stacks:
         part.updates = [replace(update, memory={})]
@@ -172,7 +175,7 @@ def fold(update: Update, weights: Weights) -> Sums:
     if update.cover is not None:
         mass = weights.each(update.samples, torch.ones_like(update.samples))
         part.put(COVER, (mass * update.cover).sum(0))
-    for name, rows in update.buffers.items():  # floating ones by samples; of integer ones the first client's counts
+    for name, rows in update.buffers.items():  # floats are averaged by samples; integers come from the first client
         if rows.is_floating_point():
             part.put(("", name, "buffer"), rows[0] * update.samples[0, 0].to(rows.dtype))
         else:
@@ -181,14 +184,14 @@ def fold(update: Update, weights: Weights) -> Sums:
 
 
 def _sum(rows: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The sum over clients, a tensor of its own; of one client a product or a copy, which is faster than a sum."""
+    """The sum over clients as a new tensor; for one client a product or a copy, which is faster."""
     if len(rows) == 1:
         return rows[0].clone() if weight is None else weight[0] * rows[0]
     return rows.sum(0) if weight is None else (weight * rows).sum(0)
 
 
 def collect(parts: Iterable[Sums | Update], weights: Weights) -> Sums:
-    """All parts of a round as one, in the order they come; what no worker has folded is folded here."""
+    """The sum of all parts of a round, in the order they arrive; parts that no worker has folded are folded here."""
     total = Sums()
     for part in parts:
         total.add(part if isinstance(part, Sums) else fold(part, weights))
@@ -212,7 +215,7 @@ class Reports:
         samples, norms, steps = (torch.cat(column) for column in (sums.samples, sums.norms, sums.steps))
         scale, covered = weights.scale(samples, norms, steps), sums.sums.get(COVER)
         delta = weights.combine(sums.updates) if weights.stacks else sums.sums[DELTA] * scale
-        if covered is not None:  # an element that only some clients trained is their mean alone
+        if covered is not None:  # average each element over the clients that trained it
             delta = delta * torch.where(covered > 0, sums.mass(weights) / covered, 0.0)
         return cls(sums, weights, scale, weights.each(samples, norms), delta)
 
@@ -249,7 +252,7 @@ class Reports:
 
 
 def answers(sums: Sums, weights: Weights) -> Slots:
-    """The weighted means of what a survey asked, by rule and name."""
+    """The weighted means of the answers to a survey, by rule and name."""
     samples, norms, steps = (torch.cat(column) for column in (sums.samples, sums.norms, sums.steps))
     scale, slots = weights.scale(samples, norms, steps), Slots()
     for (slot, name, _), value in sums.sums.items():
@@ -258,9 +261,9 @@ def answers(sums: Sums, weights: Weights) -> Slots:
 
 
 def are_finite(values: Sequence[Tensor]) -> NDArray[np.bool_]:
-    """Which clients' rows, of all of these `[clients, ...]`, have no infinite and no NaN element.
+    """Which clients have only finite elements in their rows of all of these `[clients, ...]`.
 
-    A finite sum shows it in one pass through memory; a sum that is not may only be too large, and is looked into.
+    Sums are checked first, in one pass over memory; a non-finite sum may be an overflow, so elements are checked next.
 
     >>> are_finite([torch.tensor([[3e38, 3e38], [1.0, torch.nan]]), torch.zeros(2, 1)])
     array([ True, False])

@@ -33,109 +33,21 @@ from .data import FederatedData
 from .data.batches import Batch
 from .engine import Do, Engine
 from .engine.threads import Local
-from .errors import InputError, check
+from .errors import InputError
 from .messages import Broadcast, Facts, Memory, Update, Work, flatten
 from .rule import Me, Objective, Rule
 from .run.training import Run, resume, train
 from .task import Task, cross_entropy
-from .world import UniformSteps, World
+from .toys import Stairs, quadratics, toy, toy_exits, toy_world  # noqa: F401 - also for users of the checks
+from .world import World
 
 MODES = ("serial", "batched")
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-class Bowl(nn.Module):
-    """One point; the output for a sample (a, b) is .5 sum a (point - b)^2."""
-
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        self.point = nn.Parameter(start.clone())
-
-    def forward(self, sample: Tensor) -> Tensor:
-        a, b = sample.unbind(1)
-        return 0.5 * (a * (self.point - b) ** 2).sum(1)
-
-
-def quadratics(a: Any, b: Any, n: Any = None, x0: Any = 0.0) -> Task:
-    """Heterogeneous quadratics: f_i(x) = .5 a_i (x - b_i)^2, summed over coordinates if a_i and b_i are rows.
-
-    Client i holds n_i equal samples (default 1) and always uses all of them; the test set is everybody's, so the
-    test loss is sum_i p_i f_i with p_i = n_i / sum n.
-
-    >>> task = quadratics(a=[1, 3], b=[1, -1], n=[3, 1], x0=2)
-    >>> run = train(task, "fedavg:lr=0.1", World(cohort="all", budget=lambda t, i: (2, 4)[i]), 1, dtype=torch.float64)
-    >>> round(run.params.item(), 9)
-    1.287575
-    """
-    rows = [np.asarray(values, dtype=np.float64) for values in (a, b)]
-    sides = [values[:, None] if values.ndim == 1 else values for values in rows]
-    held = np.ones(len(sides[0]), dtype=np.int64) if n is None else np.asarray(n)
-    alike = sides[0].ndim == 2 and sides[0].shape == sides[1].shape and held.shape == (len(sides[0]),)
-    check(alike, "quadratics", "b and n", "as long as a", [list(side.shape) for side in sides])
-    start = torch.from_numpy(np.broadcast_to(np.asarray(x0, dtype=np.float64), sides[0].shape[1:]).copy())
-    owner = np.repeat(np.arange(len(held)), held)
-    samples, targets = np.stack(sides, 1)[owner], np.zeros(len(owner))
-    data = FederatedData.from_arrays(samples, targets, clients=owner, test=(samples, targets))
-    return Task(lambda: Bowl(start), lambda output, target: output, data, name="quadratics", batch_size=None)
-
-
-def toy(clients: int = 7, seed: int = 0) -> Task:
-    """Three classes, a small network, and clients that differ in what they hold and in how much.
-
-    >>> toy().data.sizes(range(7)).tolist()
-    [3, 5, 7, 9, 11, 13, 15]
-    """
-    random = np.random.default_rng(seed)
-    owner = np.repeat(np.arange(clients), 3 + 2 * np.arange(clients))
-    y = (random.integers(0, 2, len(owner)) + owner) % 3
-    x = random.normal(size=(len(owner), 4)) + np.eye(4)[y] + 0.3 * owner[:, None]
-    data = FederatedData.from_arrays(x, y, clients=owner, test=(x[::3], y[::3]))
-
-    def model() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-
-    return Task(model, cross_entropy, data, name="toy", batch_size=4, lr=0.05, budget=UniformSteps(1, 4))
-
-
-class Stairs(nn.Module):
-    """Four dense layers in a row with an exit after each: the smallest model that has levels by depth."""
-
-    ratios = (0.5, 0.5, 0.75, 1.0)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(nn.Linear(wide, 6) for wide in (4, 6, 6, 6))
-        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
-
-    def exits(self, x: Tensor, depth: int) -> list[Tensor]:
-        """The scores at the first exits."""
-        out = []
-        for step, head in zip(self.steps[:depth], self.heads, strict=False):
-            x = step(x).tanh()
-            out.append(head(x))
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.exits(x, len(self.steps))[-1]
-
-
-def toy_exits() -> Task:
-    """`toy` with a model that has early exits, for algorithms with levels.
-
-    >>> toy_exits().model().ratios
-    (0.5, 0.5, 0.75, 1.0)
-    """
-    return replace(toy(), model=Stairs)
-
-
-def toy_world() -> World:
-    """Four of toy's clients a round, with 1 to 4 steps each, of 9 the server expects."""
-    return World(cohort=4, budget=UniformSteps(1, 4))
-
-
 @dataclass(frozen=True, repr=False)
 class Witness(Rule):
-    """Writes down what happens on clients, and changes nothing."""
+    """Records the gradients and budgets of clients, and changes nothing."""
 
     gradients: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # by round, client and step
     budgets: dict[tuple[int, int], int] = field(default_factory=dict)  # by round and client
@@ -221,8 +133,8 @@ def check_knobs(
 ) -> None:
     """Every hyper-parameter of every part changes the result, on its own.
 
-    Numbers and switches are changed by themselves; `others` has another value for what is a word or None, by
-    "part.name" (a rule's part is its slot); `skip` names what is knowingly without effect here. A value that is
+    Numbers and switches are changed by themselves; `others` has another value for a text or None, by
+    "part.name" (a rule's part is its slot); `skip` names parameters that have no effect here. A value that is
     refused is not dead.
 
     >>> check_knobs("fedprox:clip=0.1")
@@ -256,7 +168,7 @@ def check_gradient(
     random = torch.Generator().manual_seed(0)
     x, y = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((size,), (clients, size)))
     column = y.new_ones(clients, 1)
-    nowhere: Any = SimpleNamespace(is_own=lambda y: False)  # a gradient that asks the worker for more has no penalty
+    nowhere: Any = SimpleNamespace(is_own=lambda y: False)  # such a rule must not need the worker
     me = prepare(Me(x, Facts(), column, column, column, column, nowhere))
     me = replace(me, notes=rule.start(me))  # as a round does
     term, step = rule.gradient(torch.zeros_like(y), y.clone(), me), 1e-5
@@ -273,7 +185,7 @@ def check_gradient(
 def check_bytes(
     algorithm: Algorithm | str, mode: str = "serial", task: Task | None = None, world: World | None = None
 ) -> None:
-    """`bytes_down` and `bytes_up` are the tensor payload of the messages, serialized; nothing is left uncounted.
+    """`bytes_down` and `bytes_up` are the tensor payload of the messages, serialized; every message is counted.
 
     >>> check_bytes("fedavg")
     """
@@ -295,9 +207,10 @@ def check_seeds(algorithm: Algorithm | str, other: Algorithm | str = "fedavg") -
 
     >>> check_seeds("fedavgcm+gel")
     """
-    ours, theirs, elsewhere = choices(algorithm, seed=0), choices(other, seed=0), choices(algorithm, seed=1)
+    ours, theirs = choices(algorithm, seed=0), choices(other, seed=0)
+    elsewhere = choices(algorithm, seed=1)
     for name, chosen in ours.items():
-        # A method may ask for gradients more often, and over all its data; the batches of the plain one are among them.
+        # A method may compute more gradients, also of all its data; they must include the batches of plain FedAvg.
         same = all(batch in chosen for batch in theirs[name]) if name == "batches" else chosen == theirs[name]
         assert same, f"two algorithms with one seed differ in {name}"
         assert chosen != elsewhere[name], f"two seeds have the same {name}"
@@ -333,7 +246,7 @@ def choices(algorithm: Algorithm | str, seed: int) -> dict[str, Any]:
 
 
 def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = None, skip: Collection[str] = ()) -> None:
-    """Every check that needs no formula of its own (`check_gradient` wants the rule's penalty), in both modes.
+    """Every check but `check_gradient`, which needs the rule's penalty, in both modes.
 
     `others` and `skip` are those of `check_knobs`.
 
@@ -349,19 +262,19 @@ def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = Non
 
 
 class Post:
-    """Reads along what travels, as bytes, and weighs it."""
+    """Serializes all messages and counts their bytes."""
 
     def __init__(self) -> None:
         self.down: dict[int, int] = {}  # bytes by round, all clients
         self.up: dict[int, int] = {}
 
     def read(self, do: Do, worker: Any, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
-        """`do`, its messages serialized and read back on their way."""
+        """Call `do` on messages that were serialized and read back."""
         received: Broadcast = wire.from_bytes(wire.to_bytes(broadcast))
         update: Update = wire.from_bytes(wire.to_bytes(do(worker, received, work, memory)))
         t, clients = broadcast.facts.round, len(work.clients)
         sent = [*flatten(update.mean).values(), *flatten(update.weighted).values()]
-        if update.delta is not None:  # in a survey nobody trains, and the model is not sent a second time
+        if update.delta is not None:  # in a survey clients do not train, and the model is not sent twice
             floating = [b for b in received.buffers.values() if b.is_floating_point()]
             vectors = [received.x, *floating, *(v for v in flatten(received.slots).values() if v.ndim)]
             vectors += flatten(received.answers).values()
@@ -373,7 +286,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Tapped(Local):
-    """The local engine, every message of which a `Post` reads along."""
+    """The local engine, whose messages a `Post` counts."""
 
     post: Post = field(default_factory=Post)
 
@@ -382,7 +295,7 @@ class Tapped(Local):
 
 
 class Tap:
-    """An engine whose messages a `Post` reads along."""
+    """An engine whose messages a `Post` counts."""
 
     def __init__(self, engine: Engine, post: Post) -> None:
         self.engine, self.post = engine, post
@@ -409,8 +322,8 @@ def _same_run(one: Run, two: Run, how: str) -> None:
     assert left.keys() == right.keys(), f"{how} the state has other parts: {sorted(left.keys() ^ right.keys())}"
     for name, value in left.items():
         assert torch.equal(value, right[name]), f"{how} {name} differs"
-    rows = [[{k: v for k, v in row.items() if k != "wall_seconds"} for row in run.history] for run in (one, two)]
-    assert rows[0] == rows[1], f"{how} the history differs"
+    rows, others = ([{**row, "wall_seconds": 0} for row in run.history] for run in (one, two))
+    assert rows == others, f"{how} the history differs"
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:
@@ -418,8 +331,7 @@ def _tensors(run: Run) -> dict[str, Tensor]:
     seen = run.memories.read(np.arange(run.memories.population)).slots
     slots = {"buffers": state.buffers, "server optimizer": state.optimizer, **state.rules}
     slots |= {f"memory of {slot}": tables for slot, tables in seen.items()}
-    named = {f"{slot}/{name}": value for slot, values in slots.items() for name, value in values.items()}
-    return {"the model": state.x, "the initial model": state.x0, **named}
+    return {"the model": state.x, "the initial model": state.x0, **flatten(slots)}
 
 
 def _variants(algorithm: Algorithm, others: Mapping[str, Any]) -> Iterator[tuple[str, Algorithm]]:
@@ -427,7 +339,7 @@ def _variants(algorithm: Algorithm, others: Mapping[str, Any]) -> Iterator[tuple
     parts: dict[str, Any] = {name: getattr(algorithm, name) for name in ("client", "server", "weights")}
     parts |= {rule.slot: rule for rule in algorithm.rules if is_dataclass(rule)}
     for part, value in parts.items():
-        for name in (f.name for f in fields(value)):
+        for name in [f.name for f in fields(value)]:
             knob = f"{part}.{name}"
             try:
                 changed = replace(value, **{name: _other(knob, getattr(value, name), others)})
@@ -445,7 +357,7 @@ def _other(knob: str, value: Any, others: Mapping[str, Any]) -> Any:
         return others[knob]
     if isinstance(value, bool):
         return not value
-    assert isinstance(value, int | float), f"{knob} is {value!r}: say another value for it in others"
+    assert isinstance(value, int | float), f"{knob} is {value!r}: give another value for it in others"
     if isinstance(value, int):
         return value + 1
     return value * 0.5 if value else 0.1

@@ -1,4 +1,4 @@
-"""Randomness that is counted, not carried.
+"""Counter-based randomness.
 
 Every draw is a function of `(seed, purpose, round, client, step)` through the counter-based generator
 Philox: no generator state travels between rounds, so runs that are compared share what they should share,
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0, step: int = 0) -> np.random.Generator:
-    """A numpy generator that belongs to this place alone.
+    """A numpy generator for this purpose, round, client and step.
 
     >>> a, b = (generator(0, "batch", round=3, client=7).integers(100, size=4) for _ in range(2))
     >>> bool((a == b).all())
@@ -27,7 +27,7 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0, step: in
 
 
 def generators(seed: int, purpose: str, round: int, clients: Iterable[int]) -> Iterator[np.random.Generator]:
-    """`generator(...)` of one client after another: one object, moved on, since making one takes longer than its draws.
+    """`generator(...)` of one client after another: one object is reused, since making one takes longer than its draws.
 
     >>> [int(one.integers(100)) for one in generators(0, "batch", 3, [6, 7])][1]  == int(
     ...     generator(0, "batch", 3, 7).integers(100))
@@ -42,5 +42,5 @@ def generators(seed: int, purpose: str, round: int, clients: Iterable[int]) -> I
 
 
 def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0, step: int = 0) -> int:
-    """A seed for a torch generator, from the same place."""
+    """A seed for a torch generator, drawn from `generator`."""
     return int(generator(seed, purpose, round, client, step).integers(2**63))

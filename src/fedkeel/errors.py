@@ -19,7 +19,7 @@ class FedkeelError(Exception):
 
 
 class InputError(FedkeelError, ValueError):
-    """Something the user gave cannot work; the message says what would."""
+    """The user's input cannot work; the message says what would."""
 
 
 class MissingExtra(FedkeelError, ImportError):
@@ -38,7 +38,7 @@ class StabilityWarning(UserWarning):
 
 
 def check(ok: bool, owner: object, name: str, must: str, got: Any) -> None:
-    """Refuse a parameter with the one message used everywhere.
+    """Raise an InputError for a bad parameter, with the one message used everywhere.
 
     >>> check(False, "SGD", "momentum", "in [0, 1)", 1.5)
     Traceback (most recent call last):
@@ -60,7 +60,7 @@ def is_count(value: Any, least: int = 1) -> bool:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name nobody knows, with the nearest one.
+    """The error for an unknown name, with the nearest known one.
 
     >>> unknown("algorithm", "fedavgg", ["fedavg", "fedprox"])
     InputError("Unknown algorithm 'fedavgg'. Did you mean 'fedavg'?")

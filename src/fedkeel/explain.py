@@ -1,7 +1,7 @@
-"""`fedkeel explain`: an algorithm as its paper's box, put together from its parts.
+"""`fedkeel explain`: an algorithm in paper notation, assembled from its parts.
 
 `notation.py` has the parts: a table for each kind, keyed by class. A rule that is in no table, such as a user's own, is
-explained as nothing but its name.
+printed by name only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOY = 8  # parameters of the toy model on which traffic is counted
 
 
 def explain(given: str | Algorithm) -> str:
-    """The update in paper notation, what is kept where, what is sent, and whom to cite.
+    """The update in paper notation, what is kept where, what is sent, and the references.
 
     >>> print(explain("fedprox").splitlines()[0])
     fedprox: clients stay near the model they received
@@ -63,7 +63,7 @@ def explained(rule: Rule) -> Explained:
 
 
 def reference(kind: type) -> str:
-    """Whom to cite for a rule, an optimizer or a capacity.
+    """The paper to cite for a rule, an optimizer or a capacity.
 
     >>> from fedkeel import FedCM
     >>> reference(FedCM)
@@ -91,7 +91,7 @@ def _lines(algorithm: Algorithm, place: str) -> list[str]:
     if algorithm.capacity is not None:
         parts.insert(0, algorithm.capacity)
     boxes = [_formulas(part, algorithm).get(place, "") for part in parts]
-    return [f"      {line}" for box in boxes for line in box.splitlines()]
+    return [f"      {line}" for line in "\n".join(filter(None, boxes)).splitlines()]
 
 
 def _serve(algorithm: Algorithm) -> list[str]:
@@ -100,7 +100,7 @@ def _serve(algorithm: Algorithm) -> list[str]:
 
 
 def _optimizer(optimizer: Optimizer, server: bool) -> list[str]:
-    """The optimizer's own lines; a rate that is known (a client's is often the task's) stands behind its line."""
+    """The optimizer's own lines; followed by the rate if the algorithm sets one."""
     entry = nearest(OPTIMIZERS_EXPLAINED, type(optimizer))
     if entry is None:
         return [f"      {'x' if server else 'y'} <- a step of {type(optimizer).__name__}"]
@@ -135,14 +135,14 @@ def _kept(algorithm: Algorithm) -> list[str]:
 
 
 def _traffic(algorithm: Algorithm) -> list[str]:
-    """Counted in a real run on a toy, so that it cannot differ from what the history says."""
+    """Measured in a real run on a toy task, so that it agrees with the history."""
     from .run.training import train
 
     if algorithm.capacity is not None:
         return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
     task, world = _toy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StabilityWarning)  # what it would say is about the toy
+        warnings.simplefilter("ignore", StabilityWarning)  # it would be about the toy
         run = train(task, algorithm, world, rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
     down, up = ((after[key] - before[key]) / (after["clients"] * TOY * 4) for key in ("bytes_down", "bytes_up"))
@@ -155,7 +155,7 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
 
 def _keys(text: str) -> list[str]:
-    """Every key in use with its value, as one may type it."""
+    """Every key in use with its value, ready to be typed."""
     full = [(name, {**recipes.RECIPES[name].keys, **given}) for name, given in grammar.parse(text)]
     return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
 

@@ -1,8 +1,8 @@
 """A model as one flat vector of its trainable parameters.
 
 The parameters of the module become views into `flat` and their gradients views into `grad`, so loading a
-vector is one copy and reading a gradient is none; `bind` lets them be views of other vectors for a while.
-Buffers (BatchNorm statistics) stay apart.
+vector is one copy and reading a gradient is none; `bind` makes them views of other vectors.
+Buffers (BatchNorm statistics) are separate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 @dataclass
 class Place:
-    """Where a forward pass happens: what dropout masks are keyed by."""
+    """Seed, round, client and step of a forward pass: the key of dropout masks."""
 
     seed: int = 0
     round: int = 0
@@ -32,11 +32,12 @@ class Place:
     step: int = 0
 
     def enter(self, seed: int, round: int, client: int) -> None:
-        """Be at this client in this round."""
-        self.seed, self.round, self.client = seed, round, client
+        """Set client and round."""
+        self.seed = seed
+        self.round, self.client = round, client
 
     def begin(self, step: int) -> None:
-        """Be at this local step."""
+        """Set the local step."""
         self.step = step
 
     def torch_seed(self, module: int) -> int:
@@ -51,8 +52,9 @@ class CountedDropout(nn.Module):
 
     def __init__(self, original: nn.Module, p: float, channelwise: bool, index: int, place: Place) -> None:
         super().__init__()
-        self.original = (original,)  # in a tuple, so that torch does not take it for a part of this module
-        self.p, self.channelwise, self.index, self.place = p, channelwise, index, place
+        self.original = (original,)  # in a tuple, so that torch does not register it as a submodule
+        self.p, self.channelwise = p, channelwise
+        self.index, self.place = index, place
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
@@ -91,7 +93,7 @@ class FlatModel:
         self.bind(self.flat, self.grad)
 
     def bind(self, vector: Tensor, grad: Tensor) -> None:
-        """Let the module's parameters be views of this vector, and their gradients views of that."""
+        """Make the module's parameters views of `vector` and their gradients views of `grad`."""
         values, slopes = self.views(vector), self.views(grad)
         for name, parameter in self.trainable.items():
             parameter.data = values[name]
@@ -131,7 +133,7 @@ class FlatModel:
                     setattr(parent, name, counted)
 
     def give_back(self) -> nn.Module:
-        """The module with its own dropout layers again; this adopted model is not used any more."""
+        """The module with its original dropout layers; do not use this adopted model afterwards."""
         for parent in list(self.module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, CountedDropout):
@@ -147,9 +149,9 @@ def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def halves(module: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None:
-    """`(represent, classify)` of a model, `classify(represent(x)) = module(x)`; None if it does not say where to cut.
+    """`(represent, classify)` of a model, `classify(represent(x)) = module(x)`; None if it cannot be cut.
 
-    A model says so with two methods of these names; an `nn.Sequential` that ends in a linear layer is cut before it.
+    A model may define two methods of these names; an `nn.Sequential` that ends in a linear layer is cut before it.
 
     >>> represent, classify = halves(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> represent(torch.zeros(1, 3)).shape, classify(torch.zeros(1, 4)).shape

@@ -12,7 +12,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def parse(text: str) -> list[Segment]:
-    """Cut a text into names and their parameters.
+    """Split a text into names and their parameters.
 
     >>> parse("fedprox:mu=0.01,lr=1e-2+gel:steps=25%")
     [('fedprox', {'mu': 0.01, 'lr': 0.01}), ('gel', {'steps': '25%'})]
@@ -42,9 +42,9 @@ def value_of(text: str) -> Any:
     >>> [value_of(t) for t in ("5", "1e-3", "true", "none", "inf", "25%")]
     [5, 0.001, True, None, 'inf', '25%']
     """
-    words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
     for number in (int, float):
         try:
             value = number(text)

@@ -1,11 +1,11 @@
-"""Which parts go together, and why not: refusals, and warnings about what is legal and known to misbehave.
+"""Which parts can be combined: refusals with reasons, and warnings about legal settings known to misbehave.
 
 refuse_illegal   when an algorithm is put together
 check_fit        when its task and world are known
 warnings_of      before it runs
 
-A part holds formulas only; its reasons stand here, in tables keyed by class. Each of our parts has an entry, so that
-none is forgotten. A subclass has its nearest ancestor's, and a user's own rule may get one:
+Parts hold formulas only; these tables, keyed by class, hold the reasons. Each of our parts has an entry, so none is
+forgotten. A subclass inherits its nearest ancestor's, and a user's own rule may get one:
 
     fedkeel.legal.REFUSES[MyRule] = lambda rule, algorithm: "Use SGD clients." if ... else None
 
@@ -21,29 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from . import rules
 from .capacity import Exits
 from .errors import InputError
 from .flat import halves, seeded
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
-from .rules import (
-    GHBM,
-    AdaBest,
-    Contrastive,
-    Fathom,
-    FedADC,
-    FedCM,
-    FedDyn,
-    FedHBM,
-    Guess,
-    LocalGHBM,
-    Mime,
-    MimeLite,
-    OwnClasses,
-    Proximal,
-    Scaffold,
-    Schedule,
-    SelfDistillation,
-)
 from .tables import nearest
 
 if TYPE_CHECKING:
@@ -52,39 +34,39 @@ if TYPE_CHECKING:
     from .task import Task
     from .world import World
 
-REPLACES_DELTA = (FedDyn, AdaBest, FedADC)  # rules whose `serve` returns another Delta
-GIVES_COVER = (OwnClasses,)  # rules whose `finish` says which elements of an update count
+REPLACES_DELTA = (rules.FedDyn, rules.AdaBest, rules.FedADC)  # rules whose `serve` returns another Delta
+GIVES_COVER = (rules.OwnClasses,)  # rules whose `finish` says which elements of an update count
 ONCE_BY_CLASS = {  # what one rule of an algorithm may do, and the rules that do it
     "replace the server's update": REPLACES_DELTA,
     "choose the elements that count": GIVES_COVER,
 }
-ONCE_BY_HOOK = {  # the same, where a hook shows who does it
+ONCE_BY_HOOK = {  # the same, for actions that a hook implies
     "set the rate of a round": "plan",
     "choose the model to evaluate": "models",
 }
 
 # A rule whose correction of the gradient does not vanish at x: Mime, around it, would subtract it again.
-CORRECTS_AT_X = (Scaffold, FedCM, FedADC, MimeLite, FedDyn, AdaBest)
+CORRECTS_AT_X = (rules.Scaffold, rules.FedCM, rules.FedADC, rules.MimeLite, rules.FedDyn, rules.AdaBest)
 
 VECTOR_HOOKS = ("remember", "survey", "send", "finish", "models")  # hooks that keep or send vectors of the model
 NEEDS_WHOLE_MODEL: dict[type, bool] = {  # whether a rule keeps or sends such vectors, which sub-models do not have
-    Scaffold: True,
-    FedDyn: True,
-    AdaBest: True,
-    Mime: True,
-    MimeLite: True,
-    FedCM: True,
-    FedADC: True,
-    GHBM: True,
-    LocalGHBM: True,
-    FedHBM: True,
-    Contrastive: True,
-    Proximal: False,
-    Guess: False,
-    Schedule: False,
-    SelfDistillation: False,
-    Fathom: False,  # clients receive and send numbers
-    OwnClasses: False,  # its `finish` says which elements count, which each level knows of itself
+    rules.Scaffold: True,
+    rules.FedDyn: True,
+    rules.AdaBest: True,
+    rules.Mime: True,
+    rules.MimeLite: True,
+    rules.FedCM: True,
+    rules.FedADC: True,
+    rules.GHBM: True,
+    rules.LocalGHBM: True,
+    rules.FedHBM: True,
+    rules.Contrastive: True,
+    rules.Proximal: False,
+    rules.Guess: False,
+    rules.Schedule: False,
+    rules.SelfDistillation: False,
+    rules.Fathom: False,  # clients receive and send numbers
+    rules.OwnClasses: False,  # its `finish` says which elements count, which each level knows of itself
 }
 
 
@@ -92,8 +74,8 @@ def refuse_illegal(algorithm: Algorithm) -> None:
     """Raise an error that says why these parts do not go together, and what to use instead.
 
     >>> from fedkeel import Algorithm
-    >>> refuse_illegal(Algorithm(client=SGD(momentum=0.9), rules=[Guess()]))
-    >>> refuse_illegal(Algorithm(rules=[Guess()]))
+    >>> refuse_illegal(Algorithm(client=SGD(momentum=0.9), rules=[rules.Guess()]))
+    >>> refuse_illegal(Algorithm(rules=[rules.Guess()]))
     Traceback (most recent call last):
     fedkeel.errors.InputError: Guesses need momentum to coast on, and SGD clients have none here; give momentum=0.9.
     """
@@ -115,10 +97,10 @@ def check_fit(algorithm: Algorithm, task: Task, world: World) -> None:
 
 
 def warnings_of(algorithm: Algorithm, participation: float, steps: float) -> list[str]:
-    """What is known to misbehave, with its numbers. steps: a client's largest budget; infinity if it is not known.
+    """Warnings about settings known to misbehave. steps: a client's largest budget; infinity if it is not known.
 
     >>> from fedkeel import Algorithm
-    >>> warnings_of(Algorithm(rules=[FedHBM()]), participation=1.0, steps=8)
+    >>> warnings_of(Algorithm(rules=[rules.FedHBM()]), participation=1.0, steps=8)
     ['FedHBM with beta=1, s=1: k=1.566 >= 1, so deviations grow at every visit.']
     """
     found = []
@@ -133,16 +115,16 @@ def _refuse_repetition(algorithm: Algorithm) -> None:
     slots = [rule.slot for rule in algorithm.rules]
     for slot in slots:
         if slots.count(slot) > 1:
-            raise InputError(f"'{slot}' stands twice in one algorithm; each rule may be used once.")
+            raise InputError(f"'{slot}' appears twice in one algorithm; each rule may be used once.")
     for does, kinds in ONCE_BY_CLASS.items():
         _refuse_several(does, [rule for rule in algorithm.rules if isinstance(rule, kinds)])
     for does, hook in ONCE_BY_HOOK.items():
         _refuse_several(does, algorithm.hooks[hook])
 
 
-def _refuse_several(does: str, rules: Sequence[Rule]) -> None:
-    if len(rules) > 1:
-        raise InputError(f"{' and '.join(rule.slot for rule in rules)} each {does}; use one of them.")
+def _refuse_several(does: str, several: Sequence[Rule]) -> None:
+    if len(several) > 1:
+        raise InputError(f"{' and '.join(rule.slot for rule in several)} each {does}; use one of them.")
 
 
 def _refuse_bent_updates(algorithm: Algorithm) -> None:
@@ -177,7 +159,7 @@ def _refuse_whole_models(algorithm: Algorithm) -> None:
 def needs_whole_model(rule: Rule) -> bool:
     """Whether the rule keeps or sends vectors of the whole model: by the table, or by the hooks that it adds.
 
-    >>> needs_whole_model(Scaffold()), needs_whole_model(Fathom())
+    >>> needs_whole_model(rules.Scaffold()), needs_whole_model(rules.Fathom())
     (True, False)
     """
     known = next((kind for kind in type(rule).__mro__ if kind in NEEDS_WHOLE_MODEL), None)
@@ -188,7 +170,7 @@ def needs_whole_model(rule: Rule) -> bool:
 
 
 def nothing(*_: Any) -> None:
-    """The entry of a part that has nothing to refuse or to warn of."""
+    """The entry of a part without refusals or warnings."""
 
 
 def _plain_server(rule: Rule, algorithm: Algorithm) -> str | None:
@@ -205,7 +187,7 @@ def _one_rate(rule: Rule, algorithm: Algorithm) -> str | None:
     return f"{name} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
 
 
-def _refuse_scaffold(rule: Scaffold, algorithm: Algorithm) -> str | None:
+def _refuse_scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> str | None:
     client = algorithm.client
     if getattr(client, "momentum", 0):
         return "SCAFFOLD reads gradients off the distance covered, which momentum stretches; give momentum=0."
@@ -214,7 +196,7 @@ def _refuse_scaffold(rule: Scaffold, algorithm: Algorithm) -> str | None:
     return None
 
 
-def _refuse_mime(rule: Mime, algorithm: Algorithm) -> str | None:
+def _refuse_mime(rule: rules.Mime, algorithm: Algorithm) -> str | None:
     for other in algorithm.rules:
         if other is rule:  # by identity: rules are compared by value
             return None
@@ -226,7 +208,7 @@ def _refuse_mime(rule: Mime, algorithm: Algorithm) -> str | None:
     return None
 
 
-def _refuse_guess(rule: Guess, algorithm: Algorithm) -> str | None:
+def _refuse_guess(rule: rules.Guess, algorithm: Algorithm) -> str | None:
     client, name = algorithm.client, type(algorithm.client).__name__
     proxy = rule.proxy_for(client)
     if proxy == "last" and rule.steps == "inf":
@@ -240,18 +222,18 @@ def _refuse_guess(rule: Guess, algorithm: Algorithm) -> str | None:
     return None
 
 
-def _refuse_fathom(rule: Fathom, algorithm: Algorithm) -> str | None:
+def _refuse_fathom(rule: rules.Fathom, algorithm: Algorithm) -> str | None:
     if algorithm.client.finds_rate:
         return f"FATHOM tunes a rate that {type(algorithm.client).__name__} clients find by themselves; use sgd."
     return None
 
 
-def _refuse_schedule(rule: Schedule, algorithm: Algorithm) -> str | None:
+def _refuse_schedule(rule: rules.Schedule, algorithm: Algorithm) -> str | None:
     name = type(algorithm.client).__name__
     return f"{name} clients find their own rate; leave out decay." if algorithm.client.finds_rate else None
 
 
-def _refuse_distillation(rule: SelfDistillation, algorithm: Algorithm) -> str | None:
+def _refuse_distillation(rule: rules.SelfDistillation, algorithm: Algorithm) -> str | None:
     if isinstance(algorithm.capacity, Exits):
         return None
     return "Self-distillation is between early exits; use it with a capacity of exits, as scalefl does."
@@ -274,31 +256,31 @@ REFUSES: dict[type, Callable[[Any, Algorithm], str | None]] = {
     Yogi: nothing,
     DeltaSGD: nothing,
     SPS: _refuse_sps,
-    Proximal: nothing,
-    Guess: _refuse_guess,
-    GHBM: nothing,
-    LocalGHBM: nothing,
-    FedHBM: nothing,
-    FedCM: _one_rate,
-    FedADC: _one_rate,
-    Scaffold: _refuse_scaffold,
-    FedDyn: _plain_server,
-    AdaBest: _plain_server,
-    Mime: _refuse_mime,
-    MimeLite: nothing,
-    Contrastive: nothing,
-    Fathom: _refuse_fathom,
-    Schedule: _refuse_schedule,
-    OwnClasses: nothing,
-    SelfDistillation: _refuse_distillation,
+    rules.Proximal: nothing,
+    rules.Guess: _refuse_guess,
+    rules.GHBM: nothing,
+    rules.LocalGHBM: nothing,
+    rules.FedHBM: nothing,
+    rules.FedCM: _one_rate,
+    rules.FedADC: _one_rate,
+    rules.Scaffold: _refuse_scaffold,
+    rules.FedDyn: _plain_server,
+    rules.AdaBest: _plain_server,
+    rules.Mime: _refuse_mime,
+    rules.MimeLite: nothing,
+    rules.Contrastive: nothing,
+    rules.Fathom: _refuse_fathom,
+    rules.Schedule: _refuse_schedule,
+    rules.OwnClasses: nothing,
+    rules.SelfDistillation: _refuse_distillation,
 }
 
 
-def _unfit_contrastive(rule: Contrastive, algorithm: Algorithm, task: Task, world: World) -> str | None:
+def _unfit_contrastive(rule: rules.Contrastive, algorithm: Algorithm, task: Task, world: World) -> str | None:
     module = seeded(0, task.model).eval()
     cut = halves(module)
     if cut is not None and isinstance(cut[0], nn.Module) and not list(cut[0].parameters()):
-        cut = None  # z would be the input itself, which no training shapes
+        cut = None  # z would be the input itself, which is not trained
     if cut is None:
         lacks = [name for name in ("represent", "classify") if not callable(getattr(module, name, None))]
         return (
@@ -315,7 +297,7 @@ def _unfit_contrastive(rule: Contrastive, algorithm: Algorithm, task: Task, worl
     return f"{type(module).__name__}.forward(x) is not classify(represent(x)), which MOON relies on."
 
 
-def _unfit_fathom(rule: Fathom, algorithm: Algorithm, task: Task, world: World) -> str | None:
+def _unfit_fathom(rule: rules.Fathom, algorithm: Algorithm, task: Task, world: World) -> str | None:
     lr = algorithm.client.lr
     low, high = rule.bounds("lr")
     assert isinstance(lr, int | float)  # the caller has filled it in
@@ -324,13 +306,13 @@ def _unfit_fathom(rule: Fathom, algorithm: Algorithm, task: Task, world: World) 
     return f"The 'lr' parameter of {type(rule).__name__} must be in [lr_min, lr_max]. Got {lr!r} instead."
 
 
-def _unfit_own_classes(rule: OwnClasses, algorithm: Algorithm, task: Task, world: World) -> str | None:
+def _unfit_own_classes(rule: rules.OwnClasses, algorithm: Algorithm, task: Task, world: World) -> str | None:
     if not task.data.y.is_floating_point():
         return None
     return "A loss masked by class needs classes, and the targets are numbers; use heterofl:mask=false."
 
 
-def _unfit_guess(rule: Guess, algorithm: Algorithm, task: Task, world: World) -> str | None:
+def _unfit_guess(rule: rules.Guess, algorithm: Algorithm, task: Task, world: World) -> str | None:
     if rule.steps != "remaining" or world.expected is not None:
         return None
     if algorithm.capacity is not None:
@@ -342,16 +324,29 @@ def _unfit_guess(rule: Guess, algorithm: Algorithm, task: Task, world: World) ->
 
 
 UNFIT: dict[type, Callable[[Any, Algorithm, Task, World], str | None]] = {
-    Guess: _unfit_guess,
-    Contrastive: _unfit_contrastive,
-    Fathom: _unfit_fathom,
-    OwnClasses: _unfit_own_classes,
-    **dict.fromkeys((Proximal, GHBM, LocalGHBM, FedHBM, FedCM, FedADC, Scaffold, FedDyn, AdaBest), nothing),
-    **dict.fromkeys((Mime, MimeLite, Schedule, SelfDistillation), nothing),
+    rules.Guess: _unfit_guess,
+    rules.Contrastive: _unfit_contrastive,
+    rules.Fathom: _unfit_fathom,
+    rules.OwnClasses: _unfit_own_classes,
+    **dict.fromkeys(
+        (
+            rules.Proximal,
+            rules.GHBM,
+            rules.LocalGHBM,
+            rules.FedHBM,
+            rules.FedCM,
+            rules.FedADC,
+            rules.Scaffold,
+            rules.FedDyn,
+            rules.AdaBest,
+        ),
+        nothing,
+    ),
+    **dict.fromkeys((rules.Mime, rules.MimeLite, rules.Schedule, rules.SelfDistillation), nothing),
 }
 
 
-def _warn_ghbm(rule: GHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
+def _warn_ghbm(rule: rules.GHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
     rate = algorithm.server.lr
     if not isinstance(rate, int | float) or rate * rule.beta < 1:
         return None
@@ -361,7 +356,7 @@ def _warn_ghbm(rule: GHBM, algorithm: Algorithm, participation: float, steps: fl
     )
 
 
-def _warn_fedhbm(rule: FedHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
+def _warn_fedhbm(rule: rules.FedHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
     s = participation if rule.scale == "participation" else 1.0
     k = math.expm1(steps * math.log1p(rule.beta * s / steps)) if math.isfinite(steps) else math.expm1(rule.beta * s)
     if k >= 1:
@@ -373,8 +368,24 @@ def _warn_fedhbm(rule: FedHBM, algorithm: Algorithm, participation: float, steps
 
 
 WARNS: dict[type, Callable[[Any, Algorithm, float, float], str | None]] = {
-    GHBM: _warn_ghbm,
-    FedHBM: _warn_fedhbm,
-    **dict.fromkeys((Proximal, Guess, LocalGHBM, FedCM, FedADC, Scaffold, FedDyn, AdaBest, Mime, MimeLite), nothing),
-    **dict.fromkeys((Contrastive, Fathom, Schedule, OwnClasses, SelfDistillation), nothing),
+    rules.GHBM: _warn_ghbm,
+    rules.FedHBM: _warn_fedhbm,
+    **dict.fromkeys(
+        (
+            rules.Proximal,
+            rules.Guess,
+            rules.LocalGHBM,
+            rules.FedCM,
+            rules.FedADC,
+            rules.Scaffold,
+            rules.FedDyn,
+            rules.AdaBest,
+            rules.Mime,
+            rules.MimeLite,
+        ),
+        nothing,
+    ),
+    **dict.fromkeys(
+        (rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses, rules.SelfDistillation), nothing
+    ),
 }

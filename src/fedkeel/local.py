@@ -1,9 +1,9 @@
 """A client's work, from top to bottom: `train_clients`, a function of its arguments and nothing else.
 
-    a group of clients arrives, those with the longest budgets first    arrive
-    the one local walk: steps until everybody's budget is spent         take_steps
-    a step: gradient, what rules make of it, the client optimizer       one_step
-    what changed is reported, a row per client                          report
+    a group of clients is set up, the longest budgets first             arrive
+    local steps until every budget is spent                             take_steps
+    a step: gradient, the rules' corrections, the client optimizer      one_step
+    the update, a row per client                                        report
 
 Rules see the group through `Me` and act at four places, each a function they may wrap: `loss`, `objective`, `step` and
 `walk` (see `rule.py`).
@@ -25,13 +25,13 @@ from .aggregate import are_finite
 from .algorithm import Algorithm
 from .engine.worker import Site, Worker
 from .errors import ClientError, FedkeelError
-from .messages import Broadcast, Memory, Update, Work, select
+from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
 from .optim import Optimizer
 from .response import lengths
 from .rule import End, Me, Objective, Rule, Tensors, Up, Walk, remembered
 from .world import Ints
 
-SENT = ("mean", "weighted", "derived", "scalars")  # what `Up` and `Update` both have: per rule, a row per client
+SENT = ("mean", "weighted", "derived", "scalars")  # the fields that `Up` and `Update` share: per rule, a row per client
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Group:
 
 @contextmanager
 def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
-    """An error in a model, a loss or a rule names round, client and step; the list gets the site once there is one."""
+    """Errors in a model, a loss or a rule name round, client and step; the caller puts the site into the list."""
     sites: list[Site] = []
     try:
         yield sites
@@ -71,7 +71,7 @@ def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
 
 @torch.no_grad()
 def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
-    """A group of clients in lockstep (one client in serial mode): they train, and report."""
+    """Train a group of clients in lockstep (one client in serial mode) and return their update."""
     with naming_the_client(broadcast, work) as sites:
         order = np.argsort(-work.steps, kind="stable")
         group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), sites)
@@ -85,7 +85,7 @@ def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, wo
 def arrive(
     algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory, sites: list[Site]
 ) -> Group:
-    """The clients with the model they received, and what each rule may read of them."""
+    """Set up the clients with the model they received, and each rule's view of them."""
     site = Site(worker, broadcast, work)
     sites.append(site)
     per_client = [work.steps, site.batches.sizes, 1 - memory.seen]
@@ -103,27 +103,30 @@ def arrive(
 
 
 def take_steps(group: Group, y: Tensor) -> End:
-    """The one local walk: moves y in place."""
-    site, batches, lr = group.site, group.site.batches, group.me.lr.clone()
-    lr_sum, loss_sum, state = torch.zeros_like(lr), torch.zeros_like(lr), group.client.init(y, lr)
+    """Do all local steps of the group; moves y in place."""
+    batches, lr = group.site.batches, group.me.lr.clone()
+    lr_sum, loss_sum = torch.zeros_like(lr), torch.zeros_like(lr)
+    state = group.client.init(y, lr)
     last = torch.zeros_like(y) if group.acting("walk") else None
-    for active, steps in groupby(range(batches.longest), batches.active.__getitem__):  # who is done has left
-        everybody = active == len(y)
-        now, rates = (y, lr) if everybody else (y[:active], lr[:active])
-        states = state if everybody else {name: rows[:active] for name, rows in state.items()}
-        go = one_step(group if everybody else group.head(active), states, rates, now)
+    for active, steps in groupby(
+        range(batches.longest), batches.active.__getitem__
+    ):  # without the clients that are done
+        complete = active == len(y)
+        now, rates = (y, lr) if complete else (y[:active], lr[:active])
+        states = state if complete else {name: rows[:active] for name, rows in state.items()}
+        go = one_step(group if complete else group.head(active), states, rates, now)
         for k in steps:
             g, _ = go(now, batches.at(k, active))
             lr_sum[:active].add_(rates)
-            loss_sum[:active].add_(site.value)
-        if last is not None:  # for those who leave now, this was the last gradient
+            loss_sum[:active].add_(group.site.value)
+        if last is not None:  # the clients that are done now have computed their last gradient
             leaving = slice(batches.active[k + 1], active)
             last[leaving] = g[leaving]
     return End(group.client, state, lr, lr_sum, loss_sum, last)
 
 
 def one_step(group: Group, state: Tensors, lr: Tensor, y: Tensor) -> Objective:
-    """go(y, batch): gradient -> rules' objectives -> clip, weight decay, client optimizer -> what rules wrap around."""
+    """go(y, batch): gradient -> rules' objectives -> clip, weight decay, client optimizer -> rules' steps."""
     f = group.site.objective(y, group.rules, group.views)
     for rule, me in group.acting("objective", "gradient", "penalty"):
         f = partial(rule.objective, f, me)
@@ -134,9 +137,10 @@ def one_step(group: Group, state: Tensors, lr: Tensor, y: Tensor) -> Objective:
 
 
 def report(algorithm: Algorithm, group: Group, work: Work, end: End, back: Ints) -> Update:
-    """A row for every client in cohort order (`back`); one whose numbers are not all finite is dropped."""
-    site, me, y, client = group.site, group.me, group.site.y, group.client
-    site.objective(y, group.rules, group.views)  # full gradients, if somebody asks, are of all clients again
+    """The update, a row per client in cohort order (`back`); clients with NaN or infinite values are dropped."""
+    site, me = group.site, group.me
+    y, client = site.y, group.client
+    site.objective(y, group.rules, group.views)  # a rule may ask for full gradients, which are of all clients again
     delta = y - me.x
     end = replace(end, moved=delta)
     pairs = zip(algorithm.slots.items(), group.views, strict=True)
@@ -146,7 +150,9 @@ def report(algorithm: Algorithm, group: Group, work: Work, end: End, back: Ints)
     cover = next((up.cover for up in ups.values() if up.cover is not None), None)
     delta = delta if cover is None else delta * cover
 
-    vectors = [delta, *(v for up in ups.values() for v in (up.mean | up.weighted | up.derived).values())]
+    vectors = [delta]
+    for up in ups.values():
+        vectors += (up.mean | up.weighted | up.derived).values()
     finite = are_finite(list({id(rows): rows for rows in vectors}.values()))[back]
     buffers = site.worker.model.buffers() if site.worker.has_buffers else {}
     finite &= all(bool(torch.isfinite(value).all()) for value in buffers.values())
@@ -155,15 +161,18 @@ def report(algorithm: Algorithm, group: Group, work: Work, end: End, back: Ints)
     if algorithm.weighing.needs_norm and finite.any():
         expected = None if me.expected is None else me.expected[rows]
         norms = lengths(client, group.rules, me.steps[rows], float(me.lr[0]), expected).to(me.steps)
-    held = {v.untyped_storage().data_ptr() for own in group.views for v in own.memory.values()}
+    held: set[int] = set()
+    for own in group.views:
+        held |= {value.untyped_storage().data_ptr() for value in own.memory.values()}
     index = torch.from_numpy(back[finite]).to(y.device)
 
     def keep(value: Tensor) -> Tensor:
-        """A copy, since it may lie where the next client trains; but what was these clients' memory is their own."""
+        """A copy, since the next client may reuse the storage; the clients' own memory is not copied."""
         return value[rows] if value.untyped_storage().data_ptr() in held else value.index_select(0, index)
 
-    sent = {name: {slot: getattr(up, name) for slot, up in ups.items() if getattr(up, name)} for name in SENT}
-    slots = {name: {s: {k: v[rows] for k, v in of.items()} for s, of in by.items()} for name, by in sent.items()}
+    slots: dict[str, Slots] = {}
+    for kind in SENT:
+        slots[kind] = take_rows({slot: getattr(up, kind) for slot, up in ups.items() if getattr(up, kind)}, rows)
     steps = site.batches.steps
     return Update(
         work.version,

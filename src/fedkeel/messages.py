@@ -4,8 +4,8 @@
     clients -> server    Update, a row per client, not yet summed
     beside them          Memory, what these clients remember from earlier rounds
 
-`wire.py` turns each of them into bytes and back, so the same worker serves a thread, another process or a real device;
-`cost` says what they weigh.
+`wire.py` serializes each of them, so the same worker serves a thread, another process or a real device; `cost` counts
+their bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
 
 @dataclass(frozen=True)
 class Plan:
-    """What the server asks of everybody in a round; a rule's `plan` changes it.
+    """What the server asks of all clients in a round; a rule's `plan` changes it.
 
     epochs: passes over a client's samples; None leaves the steps to the world's budget. rounding: "ceil" or "floor".
 
@@ -46,18 +46,18 @@ class Plan:
         if self.epochs is None or self.batch_size is None:
             return None
         rounded, slack = (np.ceil, -1e-9) if self.rounding == "ceil" else (np.floor, 1e-9)
-        # The slack: binary rounding must not gain or lose a step.
+        # The slack keeps binary rounding from adding or losing a step.
         return np.maximum(1, rounded(self.epochs * samples / self.batch_size + slack)).astype(np.int64)
 
     def columns(self) -> dict[str, Any]:
-        """For the history of a run whose rules plan."""
+        """The history columns of a run whose rules plan."""
         epochs = {} if self.epochs is None else {"epochs": self.epochs}
         return {"lr": self.lr, **epochs, "batch_size": self.batch_size}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What everybody may know about a round."""
+    """Public facts about a round."""
 
     round: int = 1
     rounds: int = 1
@@ -95,8 +95,8 @@ class Work:
     version: int
     clients: Ints
     steps: Ints
-    expected: Ints | None = None  # the steps the server hopes for, which guesses fill up to
-    levels: Ints | None = None  # the sub-model of each client, where devices differ in size
+    expected: Ints | None = None  # the steps the server expects, which guesses fill up to
+    levels: Ints | None = None  # the sub-model of each client, if devices differ in size
 
     def rows(self, rows: Ints | slice) -> Work:
         """Some of the clients, in this order."""
@@ -114,9 +114,7 @@ class Memory:
 
     def rows(self, rows: Ints) -> Memory:
         """Some of the clients, in this order."""
-        index = select(rows)
-        slots = {slot: {name: kept[index] for name, kept in held.items()} for slot, held in self.slots.items()}
-        return Memory(slots, self.seen[rows])
+        return Memory(take_rows(self.slots, select(rows)), self.seen[rows])
 
 
 @dataclass(frozen=True)
@@ -133,9 +131,9 @@ class Update:
     dropped: Ints  # clients whose update is not finite
     samples: Tensor
     steps: Tensor
-    norms: Tensor | None  # FedNova's, where the weights ask for them
+    norms: Tensor | None  # FedNova's, if the weights need them
     losses: Tensor
-    delta: Tensor | None = None  # None in a survey, where nobody trains
+    delta: Tensor | None = None  # None in a survey, where clients do not train
     mean: Slots = field(default_factory=dict)
     weighted: Slots = field(default_factory=dict)
     derived: Slots = field(default_factory=dict)  # averaged plainly; the server could rebuild them, so not counted
@@ -148,7 +146,7 @@ class Update:
 
 
 def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:
-    """These rows as an index; a slice, for which nothing is copied, where they are all there are, in their order.
+    """These rows as an index; a slice, which copies nothing, if they are all rows in order.
 
     >>> select(np.array([0, 1, 2]), 3), select(np.array([0, 2]), 3)
     (slice(None, None, None), tensor([0, 2]))
@@ -158,7 +156,7 @@ def select(rows: Ints, of: int | None = None, device: torch.device | None = None
 
 
 def cost(broadcast: Broadcast, update: Update) -> dict[str, int]:
-    """The bytes of what a group of clients received and sent, those of dropped clients included.
+    """The bytes that a group of clients received and sent, dropped clients included.
 
     Vectors (the model, float buffers, what rules add) are payload; scalars and headers are overhead. The model is
     counted with the update, not with the answers to a survey before it.
@@ -197,8 +195,19 @@ def floating(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def flatten(slots: Slots) -> dict[str, Tensor]:
-    """One dictionary, its keys `rule/name`."""
-    return {f"{slot}/{name}": value for slot, values in slots.items() for name, value in values.items()}
+    """One dictionary with the keys `rule/name`."""
+    flat: dict[str, Tensor] = {}
+    for slot, values in slots.items():
+        flat |= {f"{slot}/{name}": value for name, value in values.items()}
+    return flat
+
+
+def take_rows(slots: Slots, rows: Tensor | slice) -> Slots:
+    """These rows of every tensor."""
+    taken: Slots = {}
+    for slot, values in slots.items():
+        taken[slot] = {name: value[rows] for name, value in values.items()}
+    return taken
 
 
 def measure(vectors: Mapping[str, Tensor], scalars: Iterable[str], rows: bool = False) -> tuple[int, int]:
@@ -232,7 +241,7 @@ def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     >>> len(head) % 8, order
     (0, ['a', 'b'])
     """
-    # as the library lays them out: by falling alignment, then by name
+    # the order of the safetensors library: by falling alignment, then by name
     order = sorted(tensors, key=lambda k: (-tensors[k].element_size(), k))
     about: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0

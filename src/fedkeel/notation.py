@@ -1,4 +1,4 @@
-"""Every part of an algorithm as its paper prints it, what it keeps where, and whom to cite: the tables of `explain`.
+"""Every part of an algorithm as its paper prints it, what it keeps where, and its reference: the tables of `explain`.
 
 Rules, optimizers, weights and capacities hold the formulas that compute; those that are printed stand here, by class. A
 subclass is explained as its nearest ancestor with an entry. To explain a part of your own, add an entry:
@@ -13,30 +13,12 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from . import rules
 from .aggregate import Nova, Samples, Uniform, Weights
 from .algorithm import Algorithm
 from .capacity import Capacity, Exits, Widths
 from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
 from .rule import Rule
-from .rules import (
-    GHBM,
-    AdaBest,
-    Contrastive,
-    Fathom,
-    FedADC,
-    FedCM,
-    FedDyn,
-    FedHBM,
-    Guess,
-    LocalGHBM,
-    Mime,
-    MimeLite,
-    OwnClasses,
-    Proximal,
-    Scaffold,
-    Schedule,
-    SelfDistillation,
-)
 from .rules.guess import WITH_LEVELS
 
 Lines = dict[str, str]  # by place: plan, send, start, loss, gradient, step, walk, finish, serve; "\n" between lines
@@ -59,7 +41,7 @@ class Explained:
     the names of what it keeps there. traffic: a note on what is sent. stateful: whether the rule, with its parameters,
     keeps these and has that note.
 
-    >>> RULES_EXPLAINED[Proximal].formulas
+    >>> RULES_EXPLAINED[rules.Proximal].formulas
     {'gradient': 'g <- g + mu (y - x)'}
     """
 
@@ -71,7 +53,7 @@ class Explained:
     stateful: Callable[[Any], bool] = lambda rule: True
 
 
-def _scaffold(rule: Scaffold, algorithm: Algorithm) -> Lines:
+def _scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> Lines:
     new = {
         (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
         (2, "gradient_mean"): "mean of the J_i raw gradients",
@@ -84,7 +66,7 @@ def _scaffold(rule: Scaffold, algorithm: Algorithm) -> Lines:
     }
 
 
-def _feddyn(rule: FedDyn, algorithm: Algorithm) -> Lines:
+def _feddyn(rule: rules.FedDyn, algorithm: Algorithm) -> Lines:
     alpha = "alpha_i" if rule.adaptive else "alpha"
     meaning = "        alpha_i = alpha (mean of n) / n_i" if rule.adaptive else ""
     return {
@@ -95,14 +77,14 @@ def _feddyn(rule: FedDyn, algorithm: Algorithm) -> Lines:
     }
 
 
-def _mixed(rule: Mime | MimeLite, q: str) -> str:
+def _mixed(rule: rules.Mime | rules.MimeLite, q: str) -> str:
     """The momentum of Mime and MimeLite, in their convention."""
     if not rule.beta:
         return q
     return f"beta m + {q}" if rule.convention == "torch" else f"beta m + (1 - beta) {q}"
 
 
-def _mime(rule: Mime, algorithm: Algorithm) -> Lines:
+def _mime(rule: rules.Mime, algorithm: Algorithm) -> Lines:
     lines = {
         "send": "clients send G_i, the full gradient at x, and receive c, the mean of G_i, weighted like Delta",
         "gradient": f"q = g - g(x; same batch) + c;   g <- {_mixed(rule, 'q')}",
@@ -110,7 +92,7 @@ def _mime(rule: Mime, algorithm: Algorithm) -> Lines:
     return lines | ({"serve": f"m <- {_mixed(rule, 'c')}"} if rule.beta else {})
 
 
-def _mimelite(rule: MimeLite, algorithm: Algorithm) -> Lines:
+def _mimelite(rule: rules.MimeLite, algorithm: Algorithm) -> Lines:
     if not rule.beta:
         return {}
     return {
@@ -120,7 +102,7 @@ def _mimelite(rule: MimeLite, algorithm: Algorithm) -> Lines:
     }
 
 
-def _ghbm(rule: GHBM, algorithm: Algorithm) -> Lines:
+def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
     early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[rule.warmup]
     push = "y <- y + (beta / J_i) M"
     return {
@@ -130,7 +112,7 @@ def _ghbm(rule: GHBM, algorithm: Algorithm) -> Lines:
     }
 
 
-def _fathom(rule: Fathom, algorithm: Algorithm) -> Lines:
+def _fathom(rule: rules.Fathom, algorithm: Algorithm) -> Lines:
     return {
         "plan": f"J_i = max(1, {rule.steps}(E n_i / B)) steps with rate lr on batches of B",
         "step": "phi_i <- min(phi_i, cos(g, x - y))",
@@ -140,7 +122,7 @@ def _fathom(rule: Fathom, algorithm: Algorithm) -> Lines:
     }
 
 
-def _guess(rule: Guess, algorithm: Algorithm) -> Lines:
+def _guess(rule: rules.Guess, algorithm: Algorithm) -> Lines:
     client, steps = algorithm.client, str(rule.steps)
     q = {"remaining": "the steps the server expects - J_i, at least 0", "inf": "infinity"}.get(steps, steps)
     q += f" ({WITH_LEVELS} where that is not known)" if steps == "remaining" and algorithm.capacity else ""
@@ -155,13 +137,13 @@ def _guess(rule: Guess, algorithm: Algorithm) -> Lines:
 
 
 RULES_EXPLAINED: dict[type[Rule], Explained] = {
-    Proximal: Explained(
+    rules.Proximal: Explained(
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
         {"gradient": "g <- g + mu (y - x)"},
     ),
-    Guess: Explained(GEL_PAPER, _guess),
-    GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
-    LocalGHBM: Explained(
+    rules.Guess: Explained(GEL_PAPER, _guess),
+    rules.GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
+    rules.LocalGHBM: Explained(
         GHBM_PAPER,
         {
             "start": f"M_i <- s (x - a_i)        ({SCALE}; 0 at the first visit)",
@@ -170,7 +152,7 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
         },
         client=("a_i", "t_i"),
     ),
-    FedHBM: Explained(
+    rules.FedHBM: Explained(
         GHBM_PAPER,
         {
             "gradient": "p <- y - a_i        (p = 0 at the first visit, with first=none)",
@@ -179,7 +161,7 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
         },
         client=("a_i", "t_i"),
     ),
-    FedCM: Explained(
+    rules.FedCM: Explained(
         "Xu et al. 2021, FedCM (arXiv 2106.10874)",
         {
             "gradient": "g <- alpha g + (1 - alpha) D / (lr J_i)        (D = 0 in round 1; lr of the round of D)",
@@ -187,7 +169,7 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
         },
         server=("D",),
     ),
-    FedADC: Explained(
+    rules.FedADC: Explained(
         "Ozfatura et al. 2021, FedADC (arXiv 2012.09102)",
         {
             "gradient": "g <- g + beta_local m / J_i        (m = 0 in round 1)",
@@ -195,16 +177,16 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
         },
         server=("m",),
     ),
-    Scaffold: Explained(
+    rules.Scaffold: Explained(
         "Karimireddy et al. 2020, SCAFFOLD (arXiv 1910.06378)", _scaffold, server=("c",), client=("c_i",)
     ),
-    FedDyn: Explained(
+    rules.FedDyn: Explained(
         "Acar et al. 2021, Federated learning based on dynamic regularization (arXiv 2111.04263)",
         _feddyn,
         server=("h",),
         client=("g_i",),
     ),
-    AdaBest: Explained(
+    rules.AdaBest: Explained(
         "Varno et al. 2022, AdaBest (arXiv 2204.13170)",
         {
             "gradient": "g <- g - h_i",
@@ -215,31 +197,31 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
         server=("avg",),
         client=("h_i", "t_i"),
     ),
-    Mime: Explained(
+    rules.Mime: Explained(
         MIME_PAPER,
         _mime,
         server=("m",),
         traffic="the GHBM paper prints 3x for MimeMom; 3 models down and 2 up in two exchanges are 2.5x",
         stateful=lambda rule: bool(rule.beta),
     ),
-    MimeLite: Explained(MIME_PAPER, _mimelite, server=("m",), stateful=lambda rule: bool(rule.beta)),
-    Contrastive: Explained(
+    rules.MimeLite: Explained(MIME_PAPER, _mimelite, server=("m",), stateful=lambda rule: bool(rule.beta)),
+    rules.Contrastive: Explained(
         "Li, He & Song 2021, Model-contrastive federated learning (arXiv 2103.16257)",
         {"loss": "loss <- loss + mu * -log(e^a / (e^a + e^b)),  a = cos(z, z_received)/T,  b = cos(z, z_previous)/T"},
         client=("previous",),
     ),
-    Fathom: Explained(
+    rules.Fathom: Explained(
         "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
     ),
-    Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
-    OwnClasses: Explained(
+    rules.Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
+    rules.OwnClasses: Explained(
         WIDTHS_PAPER,
         {
             "loss": "scores of classes client i has no samples of are 0 in its loss",
             "finish": "rows of the last layer for those classes do not count in the mean",
         },
     ),
-    SelfDistillation: Explained(
+    rules.SelfDistillation: Explained(
         EXITS_PAPER,
         {"loss": "loss <- loss + sum_{l<L} l gamma T^2 KL(softmax(z_L/T) || softmax(z_l/T)) / (L (L + 1) / 2)"},
     ),
@@ -310,16 +292,14 @@ OPTIMIZERS_EXPLAINED: dict[type[Optimizer], ExplainedOptimizer] = {
         "Zaheer et al. 2018; on the server Reddi et al. 2021 (FedYogi)",
     ),
     Adagrad: ExplainedOptimizer(
-        partial(_adaptive, second="v <- v + G^2"),
-        "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)",
+        partial(_adaptive, second="v <- v + G^2"), "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)"
     ),
     DeltaSGD: ExplainedOptimizer(
         partial(_self_tuned, size=_curvature),
         "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)",
     ),
     SPS: ExplainedOptimizer(
-        partial(_self_tuned, size=_polyak),
-        "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)",
+        partial(_self_tuned, size=_polyak), "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)"
     ),
 }
 
@@ -348,7 +328,7 @@ class ExplainedCapacity:
 def _levels(capacity: Capacity) -> Lines:
     return {
         "send": "client i receives x_i = x[index of its level]",
-        "serve": "element by element, over the clients that trained it; where nobody did, Delta = 0",
+        "serve": "element by element, over the clients that trained it; Delta = 0 where none did",
     }
 
 

@@ -1,4 +1,4 @@
-"""When the server steps: who is waited for, and what arrives. Synchronous is the one pace there is so far."""
+"""When the server steps and whose updates it waits for. Only synchronous rounds exist so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pace = Callable[["Job", "State", Engine, Broadcast, Work], tuple[Iterator[Sums |
 def synchronous(
     job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work
 ) -> tuple[Iterator[Sums | Update], State]:
-    """Everybody who was invited is waited for; weighted means are summed on the workers."""
+    """Wait for all invited clients; weighted means are summed on the workers."""
     weights = job.algorithm.weighing
     train = partial(train_clients, job.algorithm)
     return engine.run(train, broadcast, work, None if weights.stacks else weights), state

@@ -6,33 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from . import grammar
+from . import grammar, rules
 from .aggregate import WEIGHTS, Nova, Uniform, Weights
 from .algorithm import Algorithm
 from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
 from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
 from .rule import Rule
-from .rules import (
-    GHBM,
-    RULES,
-    AdaBest,
-    Contrastive,
-    Fathom,
-    FedADC,
-    FedCM,
-    FedDyn,
-    FedHBM,
-    Guess,
-    LocalGHBM,
-    Mime,
-    MimeLite,
-    OwnClasses,
-    Proximal,
-    Scaffold,
-    Schedule,
-    SelfDistillation,
-)
+from .rules import RULES
 from .rules.schedule import DECAYS
 
 CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad, "sps": SPS, "deltasgd": DeltaSGD}
@@ -48,7 +29,7 @@ COMMON = {
     "server_lr": "server learning rate (a number or match-gel)",
     "weights": f"{', '.join(WEIGHTS)}",
     "buffers": "average or server",
-    "level": "everybody trains this sub-model: a to e (width), or 1 to 4 where the task has early exits",
+    "level": "all clients train this sub-model: a to e (width), or 1 to 4 where the task has early exits",
 }
 ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
 
@@ -69,7 +50,7 @@ class Recipe:
 
 
 def _keys(part: type[Optimizer] | type[Rule] | type[Capacity]) -> dict[str, Any]:
-    """A part's own parameters and their defaults; what it shares with SGD is a common key."""
+    """A part's own parameters and their defaults, without those that are common keys."""
     shared = {f.name for f in fields(SGD)}
     return {f.name: f.default for f in fields(part) if f.name not in shared}  # type: ignore[arg-type]
 
@@ -97,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
         server=lambda beta: SGD(momentum=beta),
         reference="Hsu et al. 2019 (arXiv 1909.06335)",
     ),
-    "fedprox": Recipe("clients stay near the model they received", {"mu": 0.01}, rules=lambda mu: [Proximal(mu)]),
+    "fedprox": Recipe("clients stay near the model they received", {"mu": 0.01}, rules=lambda mu: [rules.Proximal(mu)]),
     "fednova": Recipe(
         "updates normalised by the steps behind them",
         {"tau_eff": "norm"},
@@ -128,70 +109,72 @@ RECIPES: dict[str, Recipe] = {
     "scaffold": Recipe(
         "control variates cancel client drift",
         {"option": 2, "control": "difference", "rebuild": False},
-        rules=lambda **keys: [Scaffold(**keys)],
+        rules=lambda **keys: [rules.Scaffold(**keys)],
         weights=_uniform,
     ),
     "feddyn": Recipe(
         "dynamic regularisation makes local and global optima agree",
         {"alpha": 0.01, "adaptive": False, "evaluate": "server"},
-        rules=lambda **keys: [FedDyn(**keys)],
+        rules=lambda **keys: [rules.FedDyn(**keys)],
         weights=_uniform,
     ),
     "adabest": Recipe(
         "a bias estimate that fades, and an extrapolated average",
         {"mu": 0.01, "beta": 0.9},
-        rules=lambda **keys: [AdaBest(**keys)],
+        rules=lambda **keys: [rules.AdaBest(**keys)],
         weights=_uniform,
     ),
     "mime": Recipe(
         "local steps mimic centralised SGD",
         {"beta": 0.0, "convention": "torch"},
-        rules=lambda **keys: [Mime(**keys)],
+        rules=lambda **keys: [rules.Mime(**keys)],
         weights=_uniform,
     ),
     "mimemom": Recipe(
         "local steps mimic centralised SGD with momentum",
         {"beta": 0.9, "convention": "torch"},
-        rules=lambda **keys: [Mime(**keys)],
+        rules=lambda **keys: [rules.Mime(**keys)],
         weights=_uniform,
     ),
     "mimelite": Recipe(
         "Mime without correction or momentum: FedAvg with uniform weights",
         {"beta": 0.0, "convention": "torch"},
-        rules=lambda **keys: [MimeLite(**keys)],
+        rules=lambda **keys: [rules.MimeLite(**keys)],
         weights=_uniform,
     ),
     "mimelitemom": Recipe(
         "frozen server momentum in every local step",
         {"beta": 0.9, "convention": "torch"},
-        rules=lambda **keys: [MimeLite(**keys)],
+        rules=lambda **keys: [rules.MimeLite(**keys)],
         weights=_uniform,
     ),
-    "fedcm": Recipe("last round's direction in every local step", {"alpha": 0.1}, rules=lambda alpha: [FedCM(alpha)]),
+    "fedcm": Recipe(
+        "last round's direction in every local step", {"alpha": 0.1}, rules=lambda alpha: [rules.FedCM(alpha)]
+    ),
     "fedadc": Recipe(
         "server momentum spent inside the local steps",
         {"beta_local": 0.9, "beta_global": 0.9, "a": 1.0},
-        rules=lambda **keys: [FedADC(**keys)],
+        rules=lambda **keys: [rules.FedADC(**keys)],
     ),
     "ghbm": Recipe(
         "heavy-ball momentum over the last tau rounds",
         {"beta": 0.9, "tau": None, "warmup": "zero", "nesterov_push": False},
-        rules=lambda **keys: [GHBM(**keys)],
+        rules=lambda **keys: [rules.GHBM(**keys)],
     ),
     "localghbm": Recipe(
         "GHBM from the model a client received last, no extra traffic",
         {"beta": 0.9, "scale": "participation"},
-        rules=lambda **keys: [LocalGHBM(**keys)],
+        rules=lambda **keys: [rules.LocalGHBM(**keys)],
     ),
     "fedhbm": Recipe(
         "heavy-ball momentum from a client's own last model, no extra traffic",
         {"beta": 1.0, "scale": "participation", "first": "none"},
-        rules=lambda first, **keys: [FedHBM(first=first or "none", **keys)],  # the grammar reads none as no value
+        rules=lambda first, **keys: [rules.FedHBM(first=first or "none", **keys)],  # the grammar reads none as no value
     ),
     "gel": Recipe(
         "clients guess the steps they had no budget for",
         {"steps": "remaining", "proxy": None},
-        rules=lambda steps, proxy: [Guess(steps, proxy)],
+        rules=lambda steps, proxy: [rules.Guess(steps, proxy)],
         defaults={"momentum": 0.9},
     ),
     "deltasgd": Recipe(
@@ -201,39 +184,33 @@ RECIPES: dict[str, Recipe] = {
         weights=_uniform,
         reference=DeltaSGD,
     ),
-    "sps": Recipe(
-        "clients take Polyak's step sizes",
-        _keys(SPS),
-        client=SPS,
-        weights=_uniform,
-        reference=SPS,
-    ),
+    "sps": Recipe("clients take Polyak's step sizes", _keys(SPS), client=SPS, weights=_uniform, reference=SPS),
     "fathom": Recipe(
         "the server tunes rate, epochs and batch size while it trains",
-        _keys(Fathom),
-        rules=lambda **keys: [Fathom(**keys)],
+        _keys(rules.Fathom),
+        rules=lambda **keys: [rules.Fathom(**keys)],
         defaults={"lr": 0.1},
-        reference=Fathom,
+        reference=rules.Fathom,
     ),
     "moon": Recipe(
         "representations stay near the received model's",
-        _keys(Contrastive),
-        rules=lambda **keys: [Contrastive(**keys)],
-        reference=Contrastive,
+        _keys(rules.Contrastive),
+        rules=lambda **keys: [rules.Contrastive(**keys)],
+        reference=rules.Contrastive,
     ),
     "heterofl": Recipe(
         "weak clients train narrower copies of the model",
         _keys(Widths) | {"mask": True},
         capacity=lambda mask, **keys: Widths(**keys),
-        rules=lambda mask, **keys: [OwnClasses()] if mask else [],
+        rules=lambda mask, **keys: [rules.OwnClasses()] if mask else [],
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0},
         reference=Widths,
     ),
     "scalefl": Recipe(
         "weak clients train narrower and shallower copies, which end in early exits",
-        _keys(Exits) | _keys(SelfDistillation),
+        _keys(Exits) | _keys(rules.SelfDistillation),
         capacity=lambda **keys: Exits(**_of(Exits, keys)),
-        rules=lambda **keys: [SelfDistillation(**_of(SelfDistillation, keys))],
+        rules=lambda **keys: [rules.SelfDistillation(**_of(rules.SelfDistillation, keys))],
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4},
         reference=Exits,
     ),
@@ -264,7 +241,9 @@ def algorithm(text: str) -> Algorithm:
                 raise InputError(f"'{text}' gives {key} twice: {common[key]} and {given[key]}.")
         owned.append((recipe, {key: given.get(key, default) for key, default in recipe.keys.items()}))
 
-    rules = [rule for recipe, keys in owned if recipe.rules for rule in recipe.rules(**keys)]
+    chosen: list[Rule] = []
+    for recipe, keys in owned:
+        chosen += recipe.rules(**keys) if recipe.rules else []
     servers = [recipe.server(**keys) for recipe, keys in owned if recipe.server]
     if len(servers) > 1:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
@@ -278,18 +257,18 @@ def algorithm(text: str) -> Algorithm:
 
     client = _client(settings, common, text, [(recipe.client, keys) for recipe, keys in owned if recipe.client])
     if settings.get("decay") is not None:
-        rules.append(Schedule(settings["decay"]))
+        chosen.append(rules.Schedule(settings["decay"]))
     server = servers[0] if servers else SGD()
     if "server_lr" in settings:
         server = replace(server, lr=settings["server_lr"])
-    usual = settings.get("weights") or _default_weights(client, rules)
+    usual = settings.get("weights") or _default_weights(client, chosen)
     weighing: Any = common.get("weights") or (weights[0] if weights else usual)
     capacities = [recipe.capacity(**keys) for recipe, keys in owned if recipe.capacity]
     capacities += [only(settings["level"])] if settings.get("level") is not None else []
     if len(capacities) > 1:
         raise InputError(f"'{text}' gives clients levels twice; use one of heterofl, scalefl and level=.")
     buffers, levels = settings.get("buffers", "average"), capacities[0] if capacities else None
-    return Algorithm(client, rules, server, weighing, buffers, levels, spec=grammar.write(segments))
+    return Algorithm(client, chosen, server, weighing, buffers, levels, spec=grammar.write(segments))
 
 
 def _client(
@@ -305,14 +284,14 @@ def _client(
     for key in ("momentum", "nesterov"):
         if key in given and key not in own:
             raise InputError(f"'{text}' gives {key}, which belongs to SGD clients; {name} clients have their own.")
-    if kind.finds_rate and "lr" not in given:  # another recipe's default rate is not meant for it
+    if kind.finds_rate and "lr" not in given:  # do not use another recipe's default rate
         own = own[1:]
     return kind(**keys, **{key: settings[key] for key in own if key in settings})
 
 
-def _default_weights(client: Optimizer, rules: list[Rule]) -> str:
+def _default_weights(client: Optimizer, chosen: list[Rule]) -> str:
     # The first GEL paper, with Adam clients, takes the plain mean.
-    guesses = any(isinstance(rule, Guess) for rule in rules)
+    guesses = any(isinstance(rule, rules.Guess) for rule in chosen)
     return "uniform" if guesses and isinstance(client, Adam) else "samples"
 
 
@@ -351,9 +330,11 @@ def capacity(values: dict[str, Any]) -> Capacity:
 
 
 def nameable(parts: Algorithm) -> bool:
-    """Whether every part is one of ours, so that the algorithm can be written down and built again."""
+    """Whether every part is one of ours, so that the algorithm can be saved and built again."""
     tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
     tables += [(parts.capacity, CAPACITIES)] if parts.capacity is not None else []
     tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
-    functions = any(callable(value) for part, _ in tables for value in vars(part).values())
-    return not functions and all(type(part) is table.get(part.parameters()["name"]) for part, table in tables)
+    return all(
+        type(part) is table.get(part.parameters()["name"]) and not any(map(callable, vars(part).values()))
+        for part, table in tables
+    )

@@ -1,7 +1,7 @@
-"""How far an algorithm's clients go for given gradients: the same local walk, on numbers in place of models.
+"""How far an algorithm's clients move for given gradients: the same local steps, on numbers instead of models.
 
-FedNova divides an update by the weight its gradients carry, and GEL's control arm compares step lengths. Both follow
-from what a walk makes of gradients of 1, whatever the mix of momentum, proximal term and guess.
+FedNova divides an update by the weight of its gradients, and GEL's control arm compares step lengths. Both follow from
+the response to gradients of 1, for any mix of momentum, proximal term and guesses.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def coefficients(
 
         Delta_i = -lr sum_k a_ik g_ik;      with momentum a and q guesses a_ik = (1 - a^(q + J_i - k)) / (1 - a)
 
-    The second line is GEL's lemma 1; here each a_ik is the answer to a gradient of 1 in step k alone, which also
-    covers a proximal term and Nesterov's momentum.
+    The second line is GEL's lemma 1; here each a_ik is the response to a gradient of 1 in step k alone, which
+    also covers a proximal term and Nesterov's momentum.
 
     >>> import fedkeel as fk
     >>> coefficients(fk.SGD(0.1, momentum=0.5), [], torch.tensor([[3.0]]), 0.5, None).tolist()
@@ -53,10 +53,11 @@ def coefficients(
 
 
 class GivenGradients:
-    """Stands in for a site (and its batches) where the gradient of step k is known, wherever the clients are."""
+    """Replaces a site (and its batches): the gradient of step k is given and does not depend on y."""
 
     def __init__(self, steps: Tensor, gradients: Tensor) -> None:
-        self.gradients, self.longest, self.batches = gradients, len(gradients), self
+        self.gradients, self.longest = gradients, len(gradients)
+        self.batches = self
         self.active = [int((steps > k).sum()) for k in range(self.longest + 1)]
         self.value, self.clients = steps.new_zeros(()), ()
 
@@ -70,10 +71,10 @@ class GivenGradients:
 def _respond(
     client: Optimizer, rules: Sequence[Rule], steps: Tensor, lr: float, expected: Tensor | int | None, gradients: Tensor
 ) -> Tensor:
-    """How far the clients go along -lr when their gradient in step k is `gradients[k]`, `[clients, width]`."""
-    from .local import Group, take_steps  # the walk itself needs these lengths to report
+    """How far the clients move along -lr if their gradient in step k is `gradients[k]`, `[clients, width]`."""
+    from .local import Group, take_steps  # local.py imports `lengths` from here
 
-    # Gradients are given, so a rule that only changes the loss, or only reports, has no part in this walk.
+    # Gradients are given, so rules that only change the loss, or only report, have no effect here.
     rules = [rule for rule in rules if any(map(rule.defines, ("objective", "gradient", "step", "walk")))]
     order = torch.argsort(steps[:, 0], descending=True, stable=True)
     real = steps.double()[order]

@@ -1,6 +1,6 @@
 """One round of federated learning, from top to bottom.
 
-    the server plans, picks a cohort, and says how much each client does     invite
+    the server plans, picks a cohort and sets each client's steps            invite
     where a rule asks for it, a first exchange in the same round             survey.py
     clients train; the pace says whose updates the server waits for          pace.py, local.py
     the server steps; only then do clients' memories change                  serve
@@ -76,7 +76,7 @@ def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
 
 @torch.no_grad()
 def one_round(job: Job, state: State, engine: Engine, pace: Pace = synchronous) -> tuple[State, dict[str, Any]]:
-    """Play round `state.round + 1`: the new state, and its history row."""
+    """Run round `state.round + 1`: the new state and its history row."""
     broadcast, work = invite(job, state)
     if job.algorithm.hooks["survey"]:
         broadcast, cost = survey(job.algorithm, engine, broadcast, work)
@@ -89,8 +89,9 @@ def one_round(job: Job, state: State, engine: Engine, pace: Pace = synchronous) 
 
 
 def invite(job: Job, state: State) -> tuple[Broadcast, Work]:
-    """What the next round asks for, what it sends, who takes part, and the steps each of them does."""
-    data, world, algorithm, t = job.task.data, job.world, job.algorithm, state.round + 1
+    """The broadcast of the next round, its clients and their steps."""
+    data, world = job.task.data, job.world
+    algorithm, t = job.algorithm, state.round + 1
     population = len(data)
     facts = Facts(t, job.rounds, population, world.size(population), len(data.x) / population)
     assert isinstance(algorithm.client.lr, int | float)
@@ -107,7 +108,7 @@ def invite(job: Job, state: State) -> tuple[Broadcast, Work]:
     work = Work(state.round, cohort, steps, expected, levels)
 
     facts = replace(facts, cohort=len(cohort))
-    view = View(state.x, state.x0, facts, plan.lr, facts.fraction)
+    view = View(state.x, state.x0, facts, plan.lr, len(cohort) / population)
     slots = {slot: rule.send(state.rules[slot], view) for slot, rule in algorithm.slots.items()}
     return Broadcast(state.round, plan, facts, state.x, state.buffers, slots), work
 
@@ -127,7 +128,7 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     views = {slot: replace(view, answers=broadcast.answers.get(slot, {})) for slot in algorithm.slots}
     rules: Slots = {}
     delta = up.delta
-    for slot, rule in algorithm.slots.items():  # all see the same mean; one may put another update in its place
+    for slot, rule in algorithm.slots.items():  # all see the same mean; one rule may replace the update
         rules[slot], wanted = rule.serve(state.rules[slot], up.of(slot), views[slot])
         if wanted is not up.delta and delta is not up.delta:
             raise InputError(f"{slot} and a rule before it each replace the server's update; use one of them.")

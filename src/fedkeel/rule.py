@@ -1,7 +1,7 @@
 """`Rule`: both halves of a method in one class, and what its formulas may read.
 
     Me      on clients: a rule's own view of a group of clients, read-only
-    End     on clients: where a local walk ended
+    End     on clients: the result of the local steps
     Up      from clients: what a rule sends up and keeps
     View    on the server: a rule's own view of a round, read-only
 
@@ -46,8 +46,8 @@ class Me:
     samples: Tensor  # n_i: the samples each client holds
     first: Tensor  # 1 where this is the client's first participation, else 0
     lr: Tensor  # the rate of the plan
-    site: Site  # what else the worker can be asked for: other gradients, representations, the initial model
-    expected: Tensor | None = None  # the steps the server hopes for; None where that is not known
+    site: Site  # more from the worker: other gradients, representations, the initial model
+    expected: Tensor | None = None  # the steps the server expects; None if unknown
     valued: bool = False  # the client optimizer reads the objective's value, so penalties have to be added to it
     sent: Tensors = field(default_factory=dict)  # what this rule's server half sent, and the means of its survey
     memory: Tensors = field(default_factory=dict)  # what this rule's clients remember
@@ -69,14 +69,14 @@ class Me:
 
 @dataclass(frozen=True)
 class End:
-    """Where a local walk ended: what the client optimizer did, and with which rates."""
+    """The result of the local steps: the state of the client optimizer, its rates and losses."""
 
     client: Optimizer
     state: Tensors  # of the optimizer
     lr: Tensor  # the rate of each client's last step
     lr_sum: Tensor  # the sum of rates over the steps done
-    loss_sum: Tensor  # the sum of the losses met
-    last: Tensor | None  # each client's last gradient, where a rule wraps the walk
+    loss_sum: Tensor  # the sum of the losses
+    last: Tensor | None  # each client's last gradient, if a rule wraps the walk
     moved: Tensor | None = None  # y - x, the update itself; known to `finish`
 
 
@@ -129,8 +129,8 @@ class Rule:
     remember(me)                  a client's memory at its first participation
     survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
     start(me)                     notes for the round
-    gradient(g, y, me)            corrects a gradient at y; may be asked about other points than the clients' own
-    penalty(y, me)                what `gradient` is the derivative of, if it is one: SPS then sees the whole objective
+    gradient(g, y, me)            corrects a gradient at y, which need not be the clients' current point
+    penalty(y, me)                the function whose derivative `gradient` adds, if there is one; SPS counts it
     finish(y, end, me)            what is sent up, and the new memory
 
     and four that wrap a function, like middleware; the first rule of an algorithm is the innermost:
@@ -138,10 +138,10 @@ class Rule:
     loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
     objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
     step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
-    walk(go, me, y)                    go(y) is the whole local walk -> End
+    walk(go, me, y)                    go(y) does all local steps -> End
 
-    `gradient` may change g in place; a rule that keeps g keeps a copy, since the next step overwrites it. What it
-    returns may be changed by the next rule: g, or a tensor of its own, never one of me.memory or me.sent.
+    `gradient` may change g in place; a rule that keeps g must copy it, since the next step overwrites it. The next rule
+    may change the returned tensor, so return g or a new tensor, never one of me.memory or me.sent.
 
     >>> class SignSGD(Rule):
     ...     def gradient(self, g, y, me):
@@ -217,7 +217,7 @@ class Rule:
         return self.keeps_linear or not any(map(self.defines, ("loss", "objective", "gradient", "step")))
 
     def defines(self, name: str) -> bool:
-        """Whether this rule has a method of its own of this name."""
+        """Whether this rule overrides the method of this name."""
         return getattr(type(self), name) is not getattr(Rule, name)
 
     def parameters(self) -> dict[str, Any]:
@@ -237,12 +237,12 @@ METHODS = (
 
 
 def remembered(rule: Rule, me: Me, seen: Ints) -> Tensors:
-    """What a rule's clients remember; those that take part for the first time, what `remember` gives them."""
+    """The memory of a rule's clients; `remember` gives it to those that take part for the first time."""
     rows = {name: kept.to(me.x.device) for name, kept in me.memory.items()}
     if rule.defines("remember") and not seen.all():
         for name, value in rule.remember(me).items():
             if seen.any():
                 rows[name] = torch.where(me.first.bool(), value, rows.get(name, value)).expand(len(seen), -1)
-            else:  # much faster than a choice, and like one a copy: rules may write to what they remember
+            else:  # much faster than `where`, and also a copy: rules may write to their memory
                 rows[name] = value.expand(len(seen), -1).clone()
     return rows

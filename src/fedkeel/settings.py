@@ -50,10 +50,10 @@ def one_of(names: Container[str], must: str) -> Kind:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting besides its name and its type.
+    """The description of a setting, besides its name and type.
 
-    keyword: its name in Python, where that is not the field's. absent: its value in runs whose `config.json` does not
-    have it. alone: the value of its flag when nothing follows the flag.
+    keyword: its name in Python, if that differs from the field's. absent: its value in runs whose `config.json` does
+    not have it. alone: the value of its flag without an argument.
     """
 
     default: Any
@@ -109,7 +109,7 @@ def check_settings(thing: Any, owner: object) -> None:
 
 
 def from_file(owner: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `owner` that a configuration file has; a later setting has the value it had then."""
+    """The settings of `owner` that a configuration file has; newer settings get the value of their time."""
     for name in settings(owner):
         if name in VERSION_0_1 and name not in config:
             raise InputError(f"The configuration has no '{name}'.")

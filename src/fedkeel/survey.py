@@ -1,4 +1,4 @@
-"""A first exchange in a round, for rules that ask clients before anybody trains (Mime)."""
+"""A first exchange in a round, for rules that ask clients before training (Mime)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .algorithm import Algorithm
 from .engine import Engine
 from .engine.worker import Worker
 from .local import arrive, naming_the_client
-from .messages import Broadcast, Memory, Update, Work, flatten, measure
+from .messages import Broadcast, Memory, Update, Work, flatten, measure, take_rows
 
 
 def survey(algorithm: Algorithm, engine: Engine, broadcast: Broadcast, work: Work) -> tuple[Broadcast, dict[str, int]]:
-    """The broadcast with the weighted means of what clients answered, and what the exchange cost."""
+    """The broadcast with the weighted means of the clients' answers, and the cost of the exchange."""
     weights = algorithm.weighing
     total = collect(engine.run(partial(survey_clients, algorithm), broadcast, work, weights), weights)
     if not total.clients:
@@ -30,14 +30,14 @@ def survey(algorithm: Algorithm, engine: Engine, broadcast: Broadcast, work: Wor
 
 @torch.no_grad()
 def survey_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
-    """What a group of clients answers; nobody trains."""
+    """The answers of a group of clients, which do not train."""
     with naming_the_client(broadcast, work) as sites:
         order = np.argsort(-work.steps, kind="stable")
         group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), sites)
         group.site.objective(group.site.y, group.rules, group.views)
         asked = {rule.slot: rule.survey(me) for rule, me in group.acting("survey")}
     site, back = group.site, torch.from_numpy(np.argsort(order))
-    found = {slot: {name: rows[back] for name, rows in named.items()} for slot, named in asked.items()}
+    found = take_rows(asked, back)
     counts = {"gradients": int(site.extra_gradients.sum()), "samples": int(site.extra_samples.sum())}
     samples, steps = group.me.samples[back], group.me.steps[back]
     none = work.clients[:0]

@@ -1,4 +1,4 @@
-"""Tables keyed by class: what is printed of a part, and what it may be combined with, stand beside the part."""
+"""Lookup in tables keyed by class, such as those of `legal.py` and `notation.py`."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 class Spec(str):
-    """A task's name on the command line, and the parts it was made with: with other parts it is another task."""
+    """A task's name on the command line, with the objects it was made of: replacing one makes it another task."""
 
     parts: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned, by whom, and the settings its paper uses.
+    """A model, a loss and federated data, with the settings its paper uses.
 
     model: a function without arguments that makes an `nn.Module`, called once under the run's seed.
     loss: `loss(output, target)`, one value per sample. batch_size: None means all local data.
@@ -64,7 +64,7 @@ class Task:
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
-        makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run starts from a fresh one
+        makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run makes a fresh model
         check(makes, self, "model", "a function that makes an nn.Module", self.model)
         check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
         check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
@@ -97,11 +97,11 @@ class Task:
 
     def _with(self, data: FederatedData) -> Task:
         same = replace(self, data=data)
-        object.__setattr__(same, "spec", self.spec)  # the name says nothing of types, devices and test samples
+        object.__setattr__(same, "spec", self.spec)  # the name does not depend on dtype, device or test samples
         return same
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
-        """Make the model under the seed, flatten it, and see that it fits the loss and the data."""
+        """Make the model under the seed, flatten it, and check that it fits the loss and the data."""
         module = seeded(draws.torch_seed(seed, "init"), self.model)
         check(isinstance(module, nn.Module), self, "model", "a function that makes an nn.Module", module)
         model = FlatModel(module, dtype, device)
@@ -115,9 +115,9 @@ class Task:
         model.module.eval()
         try:
             output = model.module(x)
-        except Exception as error:  # torch's own words are about shapes the user did not choose
-            told = f"The model does not take a batch {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}: {error}"
-            raise InputError(told.splitlines()[0]) from error
+        except Exception as error:  # torch's message alone does not name the batch
+            message = f"The model fails on a batch {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}: {error}"
+            raise InputError(message.splitlines()[0]) from error
         if classes := self.classes(output):
             for name, labels in (("y", self.data.y), ("test y", self.data.test[1] if self.data.test else y)):
                 low, high = int(labels.min()), int(labels.max())

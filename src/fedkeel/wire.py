@@ -1,4 +1,4 @@
-"""Messages as bytes and back: safetensors, plain values as JSON in the header. Nothing in them is executed."""
+"""Serialize messages: safetensors, with plain values as JSON in the header. Loading executes nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ def to_bytes(message: Any) -> bytes:
 
     def plain(value: Any, path: str) -> Any:
         if isinstance(value, Tensor | np.ndarray):
-            given = value if isinstance(value, Tensor) else torch.from_numpy(value.copy())  # it may be a view
-            tensors[path] = given.detach().clone(memory_format=torch.contiguous_format)  # two may share their memory
+            given = (
+                value if isinstance(value, Tensor) else torch.from_numpy(value.copy())
+            )  # it may be a read-only or strided view
+            tensors[path] = given.detach().clone(
+                memory_format=torch.contiguous_format
+            )  # safetensors refuses shared memory
             return {"tensor" if isinstance(value, Tensor) else "array": path}
         if is_dataclass(value):
             inside = {f.name: plain(getattr(value, f.name), f"{path}/{f.name}") for f in fields(value)}

@@ -1,4 +1,4 @@
-"""The world apart from the algorithm: who takes part in a round, and how many steps each can afford."""
+"""The world, separate from the algorithm: which clients take part in a round, and how many steps each can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ask:
-    """What a budget may depend on: the place in the run and, client by client, the data held."""
+    """What a budget may depend on: seed, round, clients and their samples."""
 
     seed: int
     round: int
@@ -45,7 +45,7 @@ class UniformSteps:
 
     @property
     def expected(self) -> int:
-        """The steps the server asks for: five more than anybody can do (the GEL papers' protocol)."""
+        """The steps the server asks for: five more than any client can do (the GEL papers' protocol)."""
         return self.high + 5
 
     @property
@@ -112,7 +112,7 @@ class Epochs:
         if self.per_epoch:
             each = n // batch if self.drop_last else -(-n // batch)
             return np.maximum(1, int(self.epochs) * each)
-        # 1e-9: an epoch count such as 0.1 must not gain a step from its binary rounding
+        # 1e-9: binary rounding of an epoch count such as 0.1 must not add a step
         return np.maximum(1, np.ceil(self.epochs * n / batch - 1e-9)).astype(np.int64)
 
     def __str__(self) -> str:
@@ -185,13 +185,13 @@ SAMPLER = one_of(SAMPLERS, f"one of {', '.join(SAMPLERS)}")
 
 @dataclass(frozen=True)
 class World:
-    """Who, and how much.
+    """Which clients take part, and how many steps they do.
 
     cohort: a number, a fraction, "all" or a schedule of cohorts `[[0, 1], [2, 3], ...]` that repeats;
     default min(20, N). budget: default the task's, else one epoch; a callable `(round, client) -> steps` works
     too, and 0 steps means the client does not take part. expected_steps: what the server asks for, which GEL's
     `remaining` guesses fill up to. sampler: "uniform" without replacement, "cyclic" (blocks in client order, so
-    everybody takes part once per cycle) or "weighted" by samples.
+    each takes part once per cycle) or "weighted" by samples.
 
     >>> World(cohort=2).who(round=1, population=5, seed=0).shape
     (2,)
@@ -214,7 +214,7 @@ class World:
 
     @classmethod
     def from_parameters(cls, known: Mapping[str, Any]) -> World:
-        """The world of plain values, which have the budget as a text: those of `parameters`, or of flags.
+        """The world from plain values (of `parameters` or flags), in which the budget is text.
 
         >>> World.from_parameters({"cohort": 5, "budget": "4:13"}).expected
         18
@@ -223,7 +223,7 @@ class World:
         return cls(**{**known, "budget": None if budget is None else parse_budget(budget)})
 
     def size(self, population: int) -> int:
-        """The cohort size where it is one number (of a schedule: the first one's); refuses what does not fit."""
+        """The cohort size (the first one of a schedule); refuses a cohort that does not fit."""
         c = self.cohort
         if c is None:
             return min(20, population)
@@ -241,7 +241,7 @@ class World:
         return size
 
     def who(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None = None) -> Ints:
-        """The cohort of this round, ascending. Uniform sampling does not cost more when the population grows."""
+        """The cohort of this round, ascending. Uniform sampling costs the same for any population."""
         c, size = self.cohort, self.size(population)
         if isinstance(c, list | tuple):
             return np.sort(np.array(c[(round - 1) % len(c)], dtype=np.int64))
@@ -260,7 +260,7 @@ class World:
     def steps(self, ask: Ask, asked: Ints | None = None) -> Ints:
         """The true steps each client of the cohort may do; 0 means it does not take part.
 
-        What a rule's plan asks for takes the place of epochs; a budget in steps caps it.
+        The steps of a rule's plan replace epochs; a budget in steps caps them.
         """
         budget = self.budget
         if asked is not None:
@@ -283,7 +283,7 @@ class World:
         return self.budget.expected if isinstance(self.budget, UniformSteps) else None
 
     def parameters(self) -> dict[str, Any]:
-        """Values for the configuration; a callable budget cannot be written down."""
+        """Values for the configuration; a callable budget cannot be saved."""
         named = isinstance(self.budget, UniformSteps | FixedSteps | Epochs)
         return {
             "cohort": self.cohort,

@@ -1,7 +1,7 @@
 """Devices of different size: each client trains a part of the model, its level.
 
-A level is an index vector into the flat model: a client receives `x[index]`, and what it reports is added up at those
-elements, each divided by the clients that trained it. `Widths` cuts channels (HeteroFL), `Exits` channels and depth
+A level is an index vector into the flat model: a client receives `x[index]`, and its update is added to those elements;
+each element is averaged over the clients that trained it. `Widths` cuts channels (HeteroFL), `Exits` channels and depth
 (ScaleFL); which client has which level is drawn, or given.
 """
 
@@ -18,7 +18,7 @@ CAPACITIES: dict[str, type[Capacity]] = {"widths": Widths, "exits": Exits}
 
 
 def only(name: Any) -> Capacity:
-    """Everybody trains one level: a letter is HeteroFL's (a = whole), a number ScaleFL's (1 = smallest).
+    """All clients train one level: a letter is HeteroFL's (a = whole), a number ScaleFL's (1 = smallest).
 
     >>> only("b").shares
     (0.0, 1.0, 0.0, 0.0, 0.0)

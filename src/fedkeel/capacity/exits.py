@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Heads(nn.Module):
-    """The scores at a model's first exits, `[batch, exits, classes]`; they are also what rules see of a sample.
+    """The scores at a model's first exits, `[batch, exits, classes]`; rules see them as the representation of a sample.
 
     The model has `exits(x, depth) -> list of scores`.
     """

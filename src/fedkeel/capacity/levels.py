@@ -1,4 +1,4 @@
-"""Which sub-models there are, and who trains which."""
+"""The sub-models, and which client trains which."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Given = Sequence[int] | Callable[[int, int], int]  # a level by client, or (roun
 
 @dataclass(frozen=True)
 class Level:
-    """A sub-model: which elements of the whole it trains, the module on them, what one sample's gradient costs."""
+    """A sub-model: the elements of the whole that it trains, its module, and the FLOPs of one sample's gradient."""
 
     index: Tensor
     model: FlatModel
@@ -58,10 +58,10 @@ class Capacity:
     def adapt(self, task: Task) -> Task:
         """The task with the model that has these levels: its own, or the one it keeps for algorithms with levels.
 
-        What cannot work is refused here, before anything is written.
+        A model that cannot work is refused here, before any file is written.
         """
         same = replace(task, model=task.exits or task.model)
-        object.__setattr__(same, "spec", task.spec)  # the algorithm's name says that it is this model
+        object.__setattr__(same, "spec", task.spec)  # the algorithm's name implies this model
         model = FlatModel(seeded(0, same.model))
         if kept := next(iter(model.buffers()), None):
             raise InputError(f"Levels need a model without buffers, and this one has {kept}; give its BatchNorm "
@@ -75,15 +75,15 @@ class Capacity:
         """Refuse a model that has no such levels."""
 
     def trained(self, task: Task) -> Task:
-        """The task as sub-models see it."""
+        """The task with the loss and metric that sub-models need."""
         return task
 
     def levels(self, model: FlatModel, task: Task) -> list[Level | None]:
-        """The sub-models of this model, from level 0 on; None for one that nobody has."""
+        """The sub-models of this model, from level 0 on; None for one that no client has."""
         raise NotImplementedError
 
     def top(self, levels: Sequence[Level | None]) -> int:
-        """The largest level that somebody has: the one that is evaluated."""
+        """The largest level that a client has, which is the one that is evaluated."""
         return max((i for i, level in enumerate(levels) if level), key=lambda i: len(levels[i].index))  # type: ignore[union-attr]
 
     def of(self, clients: Ints, seed: int, round: int, population: int) -> Ints:
@@ -122,7 +122,7 @@ class Capacity:
 
     @contextmanager
     def evaluating(self, models: Sequence[FlatModel], task: Task) -> Iterator[None]:
-        """What the models need while they are evaluated."""
+        """A context in which the models are evaluated."""
         yield
 
     def scores(self, task: Task, output: Tensor, target: Tensor) -> dict[str, float | None]:

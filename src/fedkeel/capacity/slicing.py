@@ -1,8 +1,8 @@
 """Cutting a model to fewer channels: which elements of its flat vector remain, and the smaller module on them.
 
-Every layer keeps the first channels of its output, and of its input those that its producers kept. Who produces what
-is found by a trial: each layer marks the channels it cuts with NaN, and whatever the model does between layers (adding,
-joining, pooling, flattening) carries the marks to the next one.
+Every layer keeps the first channels of its output, and of its input those that its producers kept. Which layer
+produces which channels is found by a trial forward pass: each layer sets the channels it cuts to NaN, and operations
+between layers (addition, concatenation, pooling, flattening) carry the NaNs to the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _linear(layer: nn.Linear, inside: Tensor, width: Width) -> Cut:
 
 
 def _convolution(layer: Any, inside: Tensor, width: Width) -> Cut:
-    if layer.groups == layer.in_channels == layer.out_channels:  # depthwise: every channel has a filter of its own
+    if layer.groups == layer.in_channels == layer.out_channels:  # depthwise: one filter per channel
         sizes = dict.fromkeys(("in_channels", "out_channels", "groups"), len(inside))
         return Cut({"weight": (inside,), "bias": (inside,)}, inside, sizes, 1)
     if layer.groups > 1:
@@ -90,7 +90,8 @@ def _recurrent(layer: Any, inside: Tensor, width: Width) -> Cut:
 def _attention(layer: nn.MultiheadAttention, inside: Tensor, width: Width) -> Cut:
     if layer.in_proj_weight is None or layer.bias_k is not None:
         raise InputError("keys and values of another width, and their biases, are not supported")
-    heads, size, whole = layer.num_heads, layer.head_dim, layer.embed_dim
+    heads, size = layer.num_heads, layer.head_dim
+    whole = layer.embed_dim
     own, out = torch.arange(width(size)), torch.arange(width(whole))
     inner = torch.cat([head * size + own for head in range(heads)])  # a prefix inside each head
     if not len(inner) == len(out) == len(inside):
@@ -112,7 +113,7 @@ CUTS: dict[type[nn.Module], Callable[..., Cut]] = {
 
 
 def cut(layer: nn.Module, inside: Tensor, width: Width) -> Cut:
-    """What is left of this layer; a layer of one's own says so itself, with a method `cut(inside, width) -> Cut`.
+    """What is left of this layer; a user's own layer defines it by a method `cut(inside, width) -> Cut`.
 
     >>> cut(nn.Linear(4, 6), torch.arange(2), lambda wide: wide // 2).sizes
     {'in_features': 2, 'out_features': 3}
@@ -122,7 +123,7 @@ def cut(layer: nn.Module, inside: Tensor, width: Width) -> Cut:
 
 
 def _units(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers that are cut as one: known ones, and those that say how; then whatever else has parameters."""
+    """The layers to cut: known ones and those with a `cut` method; any other layer with parameters is refused."""
 
     def walk(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if type(layer) in CUTS or callable(getattr(layer, "cut", None)):
@@ -141,7 +142,7 @@ def _units(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 @dataclass
 class Trial:
-    """What a forward pass with marks finds: what is left of each layer it met, and whose outputs are the model's."""
+    """The result of the trial forward pass: the cut of each layer, and the layers whose output is the model's."""
 
     cuts: dict[str, Cut]
     last: tuple[str, ...]
@@ -152,7 +153,7 @@ def trace(
 ) -> Trial:
     """Follow the kept channels through the model; layers named in `last` keep their whole output.
 
-    like: a narrower model of the same make; where there is one, it says how wide its layers are.
+    like: a narrower model of the same kind, whose layers give the widths.
 
     >>> net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     >>> found = trace(net, torch.zeros(2, 4), lambda wide: wide // 2, last=("2",))
@@ -195,7 +196,7 @@ def trace(
         return tree_map(mark, output)
 
     for name, layer in _units(module):
-        if isinstance(layer, NORMS):  # channels pass: what it normalises is its producer's output still
+        if isinstance(layer, NORMS):  # channels pass through: the producer stays the layer before
             _pass_through(name, layer, before)
         else:
             layer.register_forward_pre_hook(lambda m, a, n=name: before(n, m, a))
@@ -217,7 +218,7 @@ def _pass_through(name: str, layer: nn.Module, before: Callable[..., Any]) -> No
 
 @contextmanager
 def _naming(module: nn.Module) -> Iterator[None]:
-    """A forward pass that fails says in which layer."""
+    """Name the layer in the error of a failing forward pass."""
     inside: list[str] = []
     handles = [layer.register_forward_pre_hook(lambda m, a, n=name: inside.append(n))
                for name, layer in module.named_modules()]  # fmt: skip
@@ -227,8 +228,8 @@ def _naming(module: nn.Module) -> Iterator[None]:
         raise
     except Exception as error:
         where = next((name for name in reversed(inside) if name), type(module).__name__)
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"The model cannot be cut at or after the layer '{where}': {told}") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"The model cannot be cut at or after the layer '{where}': {reason}") from error
     finally:
         for handle in handles:
             handle.remove()
@@ -251,7 +252,7 @@ def _is_float(value: Any) -> bool:
 def _kept(x: Tensor, axis: int) -> Tensor:
     gone = x.detach().isnan().movedim(axis, -1).flatten(0, -2)
     if not torch.equal(gone.any(0), gone.all(0)) or bool(gone.all()):
-        raise InputError("what comes in mixes channels that are kept with others that are not")
+        raise InputError("its input mixes channels that are kept with channels that are cut")
     return torch.nonzero(~gone[0]).flatten()
 
 
@@ -264,7 +265,7 @@ def narrow(
 ) -> tuple[Tensor, nn.Module]:
     """(index, module): which elements of the model's vector remain, and the module on them, in the same order.
 
-    wrap: says what part of the model runs, such as its first exits; layers that do not run are left out.
+    wrap: selects the part of the model that runs, such as its first exits; layers that do not run are left out.
 
     >>> model = FlatModel(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)))
     >>> index, module = narrow(model, torch.zeros(2, 4), lambda wide: wide // 2)
@@ -298,7 +299,7 @@ def narrow(
             setattr(layer, attribute, size)
     used = {id(parameter) for parameter in _used(module, x)}
     for place, (_, parameter) in list(index.items()):
-        if id(parameter) not in used:  # it runs, but nothing that this level gives out depends on it
+        if id(parameter) not in used:  # it runs, but no output of this level depends on it
             parameter.requires_grad_(False)
             del index[place]
     return torch.cat([index[name][0] for name in places if name in index]), module
@@ -325,7 +326,8 @@ class Scaled(nn.Module):
 
     def __init__(self, layer: nn.Module, rate: float, always: bool) -> None:
         super().__init__()
-        self.layer, self.rate, self.always = layer, rate, always
+        self.layer = layer
+        self.rate, self.always = rate, always
 
     def forward(self, x: Tensor) -> Tensor:
         rate = self.rate if self.always or self.training else 1.0
@@ -335,7 +337,7 @@ class Scaled(nn.Module):
 
 
 def scale(module: nn.Module, rate: float, always: bool, x: Tensor) -> None:
-    """Put the scaler before every normalisation; in a model without any, where one would stand: after hidden layers."""
+    """Put the scaler before every normalisation; in a model without any, after hidden layers."""
     if rate == 1:
         return
     units = dict(_units(module))
@@ -349,7 +351,7 @@ def scale(module: nn.Module, rate: float, always: bool, x: Tensor) -> None:
 
 
 def class_rows(model: FlatModel, x: Tensor) -> Tensor:
-    """For each element of the vector, the class whose score it alone makes; -1 where it serves several.
+    """For each element of the vector, the only class whose score depends on it; -1 if several do.
 
     >>> class_rows(FlatModel(nn.Linear(2, 3)), torch.zeros(2, 2)).tolist()
     [0, 0, 1, 1, 2, 2, 0, 1, 2]

@@ -19,9 +19,9 @@ def _norms(model: FlatModel) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
 
 @contextmanager
 def settled(models: Sequence[FlatModel], x: Tensor, size: int) -> Iterator[None]:
-    """While this lasts, BatchNorm layers in evaluation mode use the mean statistics of `size` samples, spread evenly.
+    """In this context BatchNorm layers in evaluation mode use the mean statistics of `size` evenly spaced samples.
 
-    The models are replicas with the same parameters: one makes the pass, all use what it finds.
+    The models are replicas with the same parameters: one computes the statistics, all use them.
     """
     if not size or not _norms(models[0]):
         yield
@@ -55,4 +55,5 @@ def _measure(model: FlatModel, blocks: Sequence[Tensor]) -> None:
     for block in blocks:
         model.module(block)
     for layer, momentum in held:
-        layer.momentum, layer.track_running_stats, layer.num_batches_tracked = momentum, False, None
+        layer.momentum, layer.track_running_stats = momentum, False
+        layer.num_batches_tracked = None

@@ -1,9 +1,9 @@
-"""The `fedkeel` command, one file per command. The same words as in Python: a task, algorithms, a world.
+"""The `fedkeel` command, one file per command, with the same names as in Python: a task, algorithms, a world.
 
-    run.py, resume.py                       train one algorithm or compare several; go on with what was stopped
+    run.py, resume.py                       train one algorithm or compare several; continue a stopped run
     compare.py, sweep.py, reproduce.py      tables, searches, the papers' experiments
     report.py                               pages: `report` and `ui`
-    list.py, explain.py, data.py            what there is
+    list.py, explain.py, data.py            tasks and algorithms, formulas, data sets
     flags.py                                flags and output that several commands share
 
 A command imports what it needs when it is called, so that `fedkeel --help` is quick.
@@ -25,7 +25,7 @@ from . import list as list_
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with one line for an error."""
+    """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
@@ -43,7 +43,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; gives the exit code: 0 done, 1 failed on the way, 2 bad input, 3 diverged, 130 interrupted."""
+    """Run the command and return its exit code: 0 done, 1 failed, 2 bad input, 3 diverged, 130 interrupted."""
     arguments = parser().parse_args(argv)
     try:
         with _printing_warnings():
@@ -54,16 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output has left
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stderr.close()
         return 0
-    except OSError as error:  # a full disk, a folder that went away
+    except OSError as error:  # a full disk or a removed folder
         return _fail(f"{error.filename or 'output'}: {error.strerror}", 1)
 
 
 @contextmanager
 def _printing_warnings() -> Iterator[None]:
-    """Our own warnings as one line each, printed once although an arm is checked first and then run with every seed."""
+    """Print our own warnings as one line each, and once only although they recur for every seed."""
     printed: set[str] = set()
 
     def show(message: Warning | str, *where: Any, **place: Any) -> None:

@@ -1,4 +1,4 @@
-"""`fedkeel compare`: the tables of comparisons that are done, and ranks across tasks."""
+"""`fedkeel compare`: the tables of finished comparisons, and ranks across tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .flags import terminal
 
 def add_command(commands: Any) -> None:
     """Add `compare` to the command's parser."""
-    compare = commands.add_parser("compare", help="the tables of comparisons that are done, and ranks across tasks")
+    compare = commands.add_parser("compare", help="the tables of finished comparisons, and ranks across tasks")
     compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
     compare.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
     compare.set_defaults(do=do)
@@ -37,6 +37,6 @@ def do(arguments: argparse.Namespace) -> int:
     for folder, (study, arms) in zip(arguments.folders, known, strict=True):
         console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
         table(arms, arms[0].target, study.rounds, console)
-    if len(known) > 1:  # one task ranks nobody
+    if len(known) > 1:  # ranks need several tasks
         ranks(share, console)
     return 0

@@ -26,18 +26,18 @@ def add_command(subparsers: Any) -> None:
     """Add `data` and its own commands to a parser's commands; each sets `do`, a function of the arguments."""
     data = subparsers.add_parser(
         "data",
-        help="get data sets, add files you have, see how clients differ",
+        help="get data sets, add local files, see how clients differ",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = data.add_subparsers(required=True, metavar="COMMAND")
-    listed = commands.add_parser("list", help="what is here, what is missing, how to get it")
+    listed = commands.add_parser("list", help="the data sets, and how to get those that are missing")
     listed.set_defaults(do=list_sets)
     get = commands.add_parser("get", help="download data sets")
     get.add_argument("names", metavar="NAME", nargs="+", help="for example fmnist cifar10")
     get.set_defaults(do=get_sets)
-    add = commands.add_parser("add", help="use files you have")
-    add.add_argument("name", metavar="NAME", help="the data set they are")
+    add = commands.add_parser("add", help="add local files")
+    add.add_argument("name", metavar="NAME", help="the data set they belong to")
     add.add_argument("path", metavar="PATH", type=Path, help="a folder, a file or an archive")
     add.add_argument("--link", action="store_true", help="link the files instead of copying them")
     add.set_defaults(do=add_set)
@@ -68,7 +68,7 @@ def get_sets(arguments: argparse.Namespace) -> int:
     from ..data import store
 
     for name in arguments.names:
-        store.known(name)  # a wrong name must not wait for the downloads before it
+        store.known(name)  # report a wrong name before any download
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     for name in arguments.names:
         with Progress(*columns, console=Console(stderr=True)) as progress:

@@ -1,4 +1,4 @@
-"""`fedkeel explain`: an algorithm as its paper's box."""
+"""`fedkeel explain`: an algorithm in paper notation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 def add_command(commands: Any) -> None:
     """Add `explain` to the command's parser."""
-    explain = commands.add_parser(
-        "explain", help="an algorithm as its paper's box: updates, state, traffic, references"
-    )
+    explain = commands.add_parser("explain", help="an algorithm in paper notation: updates, state, traffic, references")
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
     explain.set_defaults(do=do)
 

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they make of them."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The flags of everything that trains: how long, in which world, with which seeds, to where."""
+    """The flags of all commands that train: settings, world, seeds and output directory."""
     from ..run.config import RunConfig
     from ..settings import add_flags
     from ..world import World
@@ -32,11 +32,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def add_ui(parser: argparse.ArgumentParser) -> None:
     """The flag for a live page."""
-    parser.add_argument("--ui", action="store_true", help="serve a live page of it, on this machine only")
+    parser.add_argument("--ui", action="store_true", help="serve a live page of the run, on this machine only")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The flags for what is printed."""
+    """The flags for the output."""
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what was chosen, and why")
 
@@ -76,13 +76,13 @@ def _canonical(text: str) -> str:
 
 
 def new_place(task: str) -> Path:
-    """The folder of runs for which the user named none."""
+    """The default folder of runs."""
     return Path("runs", f"{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def terminal() -> Console:
-    """Where tables go."""
+    """The console for tables."""
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width to keep to
+    return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width

@@ -1,4 +1,4 @@
-"""`fedkeel list`: the tasks, algorithms, keys and rules there are."""
+"""`fedkeel list`: all tasks, algorithms, keys and rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 def add_command(commands: Any) -> None:
     """Add `list` to the command's parser."""
-    show = commands.add_parser("list", help="the tasks, algorithms, keys and rules there are")
+    show = commands.add_parser("list", help="all tasks, algorithms, keys and rules")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
     show.set_defaults(do=do)
 
@@ -23,7 +23,7 @@ def do(arguments: argparse.Namespace) -> int:
         _show("tasks", {name: _first_line(make) for name, make in TASKS.items()})
     if arguments.what in (None, "algorithms"):
         lines = {name: recipe.summary + _keys(name, recipe.keys) for name, recipe in RECIPES.items()}
-        _show("algorithms, with their own keys and defaults (put together with +)", lines)
+        _show("algorithms, with their own keys and defaults (combine with +)", lines)
         _show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):
         lines = {rule.__name__: _first_line(rule) for rule in RULES.values()}

@@ -1,4 +1,4 @@
-"""`fedkeel report` and `fedkeel ui`: runs as one page, written to a file or watched live."""
+"""`fedkeel report` and `fedkeel ui`: a page of runs, written to a file or served live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_command(subparsers: Any) -> None:
     """Add `report` and `ui` to a parser's commands; each sets `do`, a function of the arguments."""
     report = subparsers.add_parser(
         "report",
-        help="write runs as one HTML page that needs nothing else",
+        help="write runs as one self-contained HTML page",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -28,7 +28,7 @@ def add_command(subparsers: Any) -> None:
     report.set_defaults(do=write_report)
     ui = subparsers.add_parser("ui", help="watch runs in the browser, on this machine only, and stop them")
     ui.add_argument("folders", metavar="DIR", nargs="+", type=Path, help="directories of runs or comparisons")
-    ui.add_argument("--port", type=int, default=0, metavar="N", help="default any that is free")
+    ui.add_argument("--port", type=int, default=0, metavar="N", help="default: any free port")
     ui.add_argument("--open", action="store_true", help="show it in the browser")
     ui.set_defaults(do=watch)
 

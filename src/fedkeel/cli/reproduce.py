@@ -1,4 +1,4 @@
-"""`fedkeel reproduce`: run a paper's table again, and say what came out."""
+"""`fedkeel reproduce`: run a paper's table again and compare the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = """examples:
   fedkeel reproduce ghbm/fig1 --out docs/results
   fedkeel reproduce --index --out docs/results
 
-Runs are kept below --runs; a study that was stopped goes on where it was, one that is done is only read."""
+Runs are kept below --runs; a stopped study is continued, a finished one is only read."""
 
 
 def add_command(commands: Any) -> None:
@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the page (or the index) below DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what was chosen, and why")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what was chosen, and why")
     parser.set_defaults(do=reproduce)
 
 
@@ -80,20 +80,20 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..lab.reproduce.carry_out import carry_out
     from ..lab.study import Study
 
-    talk = Console(stderr=True)
+    messages = Console(stderr=True)
 
     def watch(study: Study) -> AbstractContextManager[Watching]:
-        return Watching(study, talk, arguments.verbose)
+        return Watching(study, messages, arguments.verbose)
 
     made = plan.load(arguments.name, arguments.scale)
-    told = page.result(made, carry_out(made, arguments.runs / made.name / made.scale, watch))
+    result = page.result(made, carry_out(made, arguments.runs / made.name / made.scale, watch))
     if arguments.out is not None:
-        talk.print(f"Written to {page.write(told, arguments.out)}", style="dim", soft_wrap=True)
+        messages.print(f"Written to {page.write(result, arguments.out)}", style="dim", soft_wrap=True)
     console = Console()
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
     elif console.is_terminal:
-        console.print(Markdown(page.page(told)))
+        console.print(Markdown(page.page(result)))
     else:
-        print(page.page(told), end="")
+        print(page.page(result), end="")
     return 0

@@ -1,4 +1,4 @@
-"""`fedkeel resume`: go on with a run, a comparison or a sweep that was stopped."""
+"""`fedkeel resume`: continue a run, a comparison or a sweep that was stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .flags import add_output, add_ui
 def add_command(commands: Any) -> None:
     """Add `resume` to the command's parser."""
     resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
-    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory, runs/TASK-TIME or what --out said")
+    resume.add_argument("folder", metavar="DIR", type=Path, help="its directory: runs/TASK-TIME, or that of --out")
     add_ui(resume)
     add_output(resume)
     resume.set_defaults(do=do)

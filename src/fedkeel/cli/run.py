@@ -74,14 +74,14 @@ def _study(arguments: argparse.Namespace) -> Study:
     flags += [] if arguments.seeds is None else ["seeds"]
     if flags:
         names = ", ".join("--" + name.replace("_", "-") for name in flags)
-        raise InputError(f"--config says how to run already; leave out {names}, or change a copy of the file.")
+        raise InputError(f"--config sets everything already; leave out {names}, or change a copy of the file.")
     if arguments.task is not None:
         raise InputError("--config names the task and the algorithms already; leave them out.")
     return Study.from_config(files.read_json(arguments.config))
 
 
 def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
-    """Run what is left of a study and print its outcome; gives the exit code."""
+    """Run the rest of a study, print its outcome and return the exit code."""
     from rich.console import Console
 
     from ..lab import study as studies
@@ -100,12 +100,10 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
         print(json.dumps(_document(study, out, arms)))
     else:
         _print_tables(study, out, arms, watching.has_kernels)
-    diverged = [
-        f"{arm.name} (seed {seed})"
-        for arm in arms
-        for seed, status in zip(study.seeds, arm.statuses, strict=True)
-        if status == "diverged"
-    ]
+    diverged: list[str] = []
+    for arm in arms:
+        ended = zip(study.seeds, arm.statuses, strict=True)
+        diverged += [f"{arm.name} (seed {seed})" for seed, status in ended if status == "diverged"]
     if diverged:
         messages.print(f"Diverged: {', '.join(diverged)}. A smaller lr is the usual cure.", style="red", soft_wrap=True)
     return 3 if diverged else 0
@@ -114,11 +112,10 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
 def _document(study: Study, out: Path, arms: list[Any]) -> dict[str, Any]:
     from ..lab.compare import summary
 
-    runs = [
-        {"algorithm": arm.name, "seed": seed, "status": status, "history": history}
-        for arm in arms
-        for seed, status, history in zip(study.seeds, arm.statuses, arm.histories, strict=True)
-    ]
+    runs: list[dict[str, Any]] = []
+    for arm in arms:
+        for seed, status, history in zip(study.seeds, arm.statuses, arm.histories, strict=True):
+            runs.append({"algorithm": arm.name, "seed": seed, "status": status, "history": history})
     return {"task": study.task, "out": str(out), **summary(arms, arms[0].target), "runs": runs}
 
 
@@ -139,7 +136,7 @@ def _print_tables(study: Study, out: Path, arms: list[Any], has_kernels: bool) -
 
 @contextmanager
 def _live_page(out: Path, wanted: bool, messages: Console) -> Iterator[None]:
-    """Serve the report of what is being run, while it runs."""
+    """Serve the report of the runs while they run."""
     if not wanted:
         yield
         return

@@ -13,10 +13,10 @@ EXAMPLES = """examples:
   fedkeel sweep synthetic fedavgcm+gel --grid lr=0.001,0.01,0.1 server_lr=0.5,1,2 --seeds 3
   fedkeel sweep synthetic fedprox --grid lr=0.001..1 mu=0,0.01,0.1 --optuna 20 --target 0.8
 
-A key belongs to the algorithm's first name; write PART.KEY for a later one (gel.steps=5,10). Stopped, the same
-command with the same --out goes on, and so does fedkeel resume DIR. The best cell has the fewest rounds to the target
-where a target is known and some cell reaches it with every seed, else the highest last accuracy (a search always takes
-the last accuracy); --metric chooses."""
+A key belongs to the algorithm's first name; write PART.KEY for a later one (gel.steps=5,10). The same command
+with the same --out continues a stopped sweep, as does fedkeel resume DIR. The best cell has the fewest
+rounds to the target if some cell reaches it with every seed, else the highest last accuracy (a search always uses the
+last accuracy); --metric chooses."""
 
 
 def add_command(commands: Any) -> None:
@@ -63,7 +63,7 @@ def do(arguments: argparse.Namespace) -> int:
 
 
 def _same_sweep(config: dict[str, Any], out: Path) -> bool:
-    """Whether `out` holds this very sweep, to be continued; what a search has tried so far is not part of it."""
+    """Whether `out` holds the same sweep, to be continued; the trials of a search so far are not compared."""
     from ..errors import InputError
     from ..run import checkpoint as files
     from ..run.config import SharedConfig
@@ -71,7 +71,7 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     if not (out / "config.json").exists():
         return False
     known = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
-    found = ["sweep"]  # settled by the sweep itself
+    found = ["sweep"]  # the sweep itself sets these
     found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
     found += ["engine"] if config["engine"] == "probe" else []
     if known.get("sweep", {}) | {"batch": 0, "metric": 0} != config["sweep"] | {"batch": 0, "metric": 0} or any(
@@ -85,7 +85,7 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
 
 
 def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> int:
-    """Run what is left of a sweep and tell the outcome; also what `fedkeel resume` does with one."""
+    """Run the rest of a sweep and print its outcome; also used by `fedkeel resume`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -93,23 +93,24 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
     from ..lab.report import heatmap
     from ..lab.sweep.run import carry_out, document
 
-    talk = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
+    messages = Console(stderr=True)
+    columns = [TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns.append(TextColumn("{task.fields[latest]}"))
     runs = (config["sweep"].get("optuna") or len(config["algorithms"])) * len(config["seeds"])
     ended: set[tuple[str, int]] = set()
-    with Progress(*columns, TextColumn("{task.fields[told]}"), console=talk, disable=not talk.is_terminal) as progress:
-        line = progress.add_task("runs", total=runs, told="")
+    with Progress(*columns, console=messages, disable=not messages.is_terminal) as progress:
+        line = progress.add_task("runs", total=runs, latest="")
 
-        def tell(item: tuple[str, int, str], status: str) -> None:
+        def show(item: tuple[str, int, str], status: str) -> None:
             ended.add(item[:2])  # a search reads earlier runs again
-            progress.update(line, completed=len(ended), told=f"{item[0]} #{item[1]} {status}")
+            progress.update(line, completed=len(ended), latest=f"{item[0]} #{item[1]} {status}")
 
         try:
-            choice = carry_out(config, out, getattr(arguments, "jobs", None) or cores(), tell)
+            choice = carry_out(config, out, getattr(arguments, "jobs", None) or cores(), show)
         except KeyboardInterrupt:
             progress.stop()
-            told = f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}"
-            talk.print(told, style="yellow", soft_wrap=True, highlight=False)
+            interrupted = f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}"
+            messages.print(interrupted, style="yellow", soft_wrap=True, highlight=False)
             return 130
     if arguments.json:
         print(json.dumps({"out": str(out), **document(config, choice)}))

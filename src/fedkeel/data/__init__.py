@@ -1,6 +1,6 @@
 """Federated data as packed arrays: the samples of client i are the slice `offsets[i]:offsets[i+1]`.
 
-No Python object per client: a million registered clients are one array of offsets.
+There is no Python object per client: a million registered clients are one array of offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .. import draws
 from ..errors import InputError, unknown
 from . import convert
 
-# Who holds which sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
+# The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
 
 
@@ -90,7 +90,7 @@ class FederatedData:
     def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> FederatedData:
         """A torch data set of (input, target) pairs, read once into memory; `test` is another one.
 
-        A transform is therefore applied once; what must differ from step to step belongs in `Task(augment=)`.
+        A transform is therefore applied once; random changes from step to step belong in `Task(augment=)`.
         partition: as `clients` of `from_arrays`.
 
         >>> from functools import partial
@@ -193,7 +193,7 @@ class FederatedData:
             test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
         same = copy.copy(self)
         same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
-        if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # what was checked may overflow now
+        if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
             same._validate()
         return same
 

@@ -1,8 +1,8 @@
 """Augmentation on tensors, in the batch: a task's `augment` changes the inputs that clients train on.
 
 It is any function `(x, generators) -> x` of the batch `[clients, batch, ...]` and of one numpy generator per client,
-which belongs to (seed, "augment", round, client, step) alone: who else trains beside a client changes nothing, and
-every worker and engine mode draws the same.
+keyed by (seed, "augment", round, client, step): the draws do not depend on which other clients train, on the worker or
+on the engine mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Augment = Callable[[Tensor, Sequence[np.random.Generator]], Tensor]
 
 @dataclass(frozen=True)
 class CropFlip:
-    """What is usual on CIFAR: pad with zeros, crop back at a random place, mirror every second image.
+    """The usual augmentation on CIFAR: pad with zeros, crop at a random place, mirror half of the images.
 
     per: "sample" draws for every image; "batch" one place and one mirroring for a client's whole batch, as the code of
     the GHBM paper does.

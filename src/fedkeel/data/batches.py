@@ -1,4 +1,4 @@
-"""Batches as slices of counted permutations: nothing to rebuild when the batch size changes."""
+"""Batches as slices of seeded permutations, so that the batch size may change from round to round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AHEAD = 2**20  # input numbers that are gathered for all steps at once
 
 @dataclass
 class Batch:
-    """One batch of every client in view: `x` and `y` are `[clients, batch, ...]`.
+    """One batch of every active client: `x` and `y` are `[clients, batch, ...]`.
 
     `share` is `[clients, batch]`: what each sample counts in its client's mean (0 for padding), or None when
     every client has a full batch.
@@ -48,14 +48,16 @@ class Batches:
         round: int,
         augment: Augment | None = None,
     ) -> None:
-        self.data, self.augment, self.clients, self.seed, self.round = data, augment, clients, seed, round
+        self.data, self.augment = data, augment
+        self.clients = clients
+        self.seed, self.round = seed, round
         self.sizes = sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.steps, self.longest = steps, int(steps[0])
-        # how many clients do step k: a prefix, since the longest budgets stand first; one search answers for all k
+        # The number of clients that do step k: a prefix, since the longest budgets come first.
         done = np.searchsorted(steps[::-1], np.arange(self.longest + 1), side="right")
         self.active: list[int] = (len(steps) - done).tolist()
-        # Places beyond a client's own batch are padded with its first sample, which counts nothing.
+        # Batches smaller than the widest are padded with the client's first sample, at weight 0.
         width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
         drawn = draws.generators(seed, "batch", round, clients)
@@ -66,9 +68,9 @@ class Batches:
         else:
             within, early = np.arange(width) < self.widths[:, None], np.arange(self.longest) < steps[:, None]
             index[early[:, :, None] & within[:, None]] += np.concatenate(walks)
-        # by steps, then clients: what a step needs lies together
+        # by steps, then clients, so that the samples of a step are contiguous
         self.index = torch.from_numpy(np.ascontiguousarray(index.swapaxes(0, 1))).to(data.x.device)
-        # Small batches of all steps are gathered at once: a gather costs more to start than to do.
+        # Small batches of all steps are gathered at once, since the overhead of a gather exceeds its work.
         ahead = augment is None and index.size * data.x[0].numel() <= AHEAD
         self.gathered = tuple(part.unbind() for part in self._samples(self.index)) if ahead else None
         self.share: Tensor | None = None
@@ -77,7 +79,7 @@ class Batches:
             self.share = torch.from_numpy(real / self.widths[:, None]).to(data.x.device, _share_type(data))
 
     def at(self, k: int, active: int) -> Batch:
-        """The batches of step k for the clients still in view."""
+        """The batches of step k for the first `active` clients."""
         share = None if self.share is None else self.share[:active]
         if self.gathered is not None:
             x, y = self.gathered[0][k], self.gathered[1][k]
@@ -93,7 +95,7 @@ class Batches:
         return self.current
 
     def _samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples: `x[index]` and `y[index]`, by rows, which CPUs do faster."""
+        """Inputs and targets of these samples: `x[index]` and `y[index]`, but row by row, which is faster on CPUs."""
         rows = index.reshape(-1)
         x, y = (part.index_select(0, rows).view(*index.shape, *part.shape[1:]) for part in (self.data.x, self.data.y))
         return x, y
@@ -109,7 +111,7 @@ def _walk(generator: np.random.Generator, size: int, count: int) -> Ints:
 
 
 def whole(data: FederatedData, clients: Ints, block: int = 256) -> Iterator[Batch]:
-    """All samples of these clients in blocks; a sample counts 1/n_i, so that gradients of blocks add up to the mean."""
+    """All samples of these clients in blocks; samples weigh 1/n_i, so that block gradients sum to the mean."""
     sizes = data.sizes(clients)
     for begin in range(0, int(sizes.max()), block):
         place = np.arange(begin, min(begin + block, int(sizes.max())))

@@ -1,6 +1,6 @@
-"""What is known about each data set: files, where they come from, licence, and how to see that they are whole.
+"""The catalogue of data sets: files, sources, licences, and how to check that files are complete.
 
-Addresses and licences are facts as of 2026-11; a set without an address has no direct download.
+Addresses and licences are those of 2026-11; a set without an address has no direct download.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from . import read
 
 @dataclass(frozen=True)
 class Source:
-    """One file to download; without a known SHA-256 the set's own check must do."""
+    """One file to download; without a known SHA-256 only the set's `check` applies."""
 
     url: str
     sha256: str | None = None
 
     @property
     def file(self) -> str:
-        """The name to keep it under."""
+        """The name under which it is stored."""
         return self.url.rsplit("/", 1)[-1]
 
 
@@ -30,7 +30,7 @@ class Source:
 class DataSet:
     """A data set by name.
 
-    files: groups of file patterns; the set is complete when all patterns of one group are met. check: reads enough
+    files: groups of file patterns; the set is complete if all patterns of one group match. check: reads enough
     of a complete folder to refuse damaged files. largest: bytes its archives may unpack to.
     """
 
@@ -65,7 +65,7 @@ def _each(reader: Callable[[Path], object], pattern: str = "*") -> Callable[[Pat
 
 
 def _either(file: str, one: Callable[[Path], object], other: Callable[[Path], object]) -> Callable[[Path], object]:
-    """A set that comes in two forms, told by whether `file` is there."""
+    """The check of a set that comes in two forms: which one depends on whether `file` exists."""
     return lambda folder: one(folder) if (folder / file).exists() else other(folder)
 
 

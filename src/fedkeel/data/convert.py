@@ -1,4 +1,4 @@
-"""The user's own data as arrays: torch data sets, Hugging Face data sets, CSV files."""
+"""Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
             raise InputError(f"{name} must give (input, target) pairs. Got {len(dataset.tensors)} tensors.")
         return dataset.tensors[0], dataset.tensors[1]
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise InputError(f"{name} must be a data set with a length and items. Got a {type(dataset).__name__}.")
-    items = [dataset[i] for i in range(len(dataset))]  # an old-style data set may never end a for loop
+        raise InputError(
+            f"{name} needs __len__ and __getitem__, as map-style torch data sets have. Got a {type(dataset).__name__}."
+        )
+    items = [dataset[i] for i in range(len(dataset))]  # iterating may never end without an IndexError
     if not items:
         raise InputError(f"{name} is empty.")
     for i, item in enumerate(items):
@@ -45,7 +47,7 @@ def _stack(values: Sequence[Any], name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(values[0]).__name__
         raise InputError(
-            f"{name} must be tensors, arrays or numbers (give a transform that makes them): {kind}."
+            f"{name} must be tensors, arrays or numbers, not {kind}; use a transform that converts it."
         ) from error
     for i, tensor in enumerate(tensors):
         if tensor.shape != tensors[0].shape:
@@ -55,7 +57,7 @@ def _stack(values: Sequence[Any], name: str) -> Tensor:
 
 
 def hub_dataset(dataset: Any, split: str) -> Any:
-    """The data set itself, or the split of one that is named."""
+    """The given data set, or this split of the data set with this hub name."""
     if isinstance(dataset, str):
         try:
             datasets: Any = importlib.import_module("datasets")
@@ -95,7 +97,7 @@ def _pack(values: list[Any], column: str) -> Array:
         array = np.asarray(values)
         if array.dtype.kind in "biuf":
             return array
-    except ValueError:  # numpy's word for rows of different lengths
+    except ValueError:  # rows differ in length
         pass
     raise InputError(f"Column '{column}' does not hold numbers of one shape (encode texts and pad them to one length).")
 
@@ -139,7 +141,7 @@ def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) ->
 
 
 def plain(values: Sequence[Any]) -> Array:
-    """Texts as whole numbers where all of them are, else as numbers where all are, else as they stand.
+    """Texts as integers if all are integers, else as floats if all are numbers, else unchanged.
 
     >>> plain(["7", "10"]).tolist(), plain(["7", "0.5"]).tolist(), plain(["7", "b"]).tolist()
     ([7, 10], [7.0, 0.5], ['7', 'b'])

@@ -1,4 +1,4 @@
-"""One file over HTTP: continued where it was cut, checked by SHA-256, in place only when whole."""
+"""Download one file over HTTP: resumed after an interruption, checked by SHA-256, renamed when complete."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from ..errors import InputError
 from ..version import __version__
 
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if the server says
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server gives them
 BLOCK = 2**20
 PATIENCE = 60  # seconds without a byte
 
 
 def download(url: str, file: Path, sha256: str | None = None, progress: Progress | None = None) -> Path:
-    """Fetch `url` into `file`. What was fetched before a cut is kept beside it and the next call continues there.
+    """Fetch `url` into `file`. A partial download is kept beside it, and the next call continues it.
 
-    A checksum that differs or a full disk leaves nothing behind.
+    Nothing is kept after a wrong checksum or on a full disk.
     """
-    if file.exists():  # only whole files get their name
+    if file.exists():  # only complete files have this name
         return file
     part, tag = file.with_name(file.name + ".part"), file.with_name(file.name + ".tag")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def download(url: str, file: Path, sha256: str | None = None, progress: Progress
         raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
     if sha256 is not None and (found := digest(part)) != sha256:
         _forget(part, tag)
-        raise InputError(f"{url} is not the file we know: SHA-256 {found}, expected {sha256}. It was thrown away.")
+        raise InputError(f"{url} is not the expected file: SHA-256 {found}, expected {sha256}. It was deleted.")
     os.replace(part, file)
     tag.unlink(missing_ok=True)
     return file
@@ -54,7 +54,7 @@ def digest(file: Path) -> str:
 
 
 def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
-    """Bring `part` to the end of the file, from where it stands."""
+    """Download the rest of the file into `part`."""
     answer, had = _ask(url, part, tag)
     with answer:
         begin, total = _extent(answer, had)
@@ -72,17 +72,17 @@ def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
 
 
 def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
-    """The server's answer to a request for what is missing, and how much is there."""
+    """The server's response to a request for the missing bytes, and the number of bytes already there."""
     had = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"fedkeel/{__version__}"}
-    # The rest of another version must never be glued on: without a mark of the version, begin anew.
+    # The rest must come from the same version: without an ETag or a date to check it, start again.
     if had and (mark := tag.read_text() if tag.exists() else ""):
         headers |= {"Range": f"bytes={had}-", "If-Range": mark}
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE), had
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and had:  # nothing beyond what we have: begin anew
+        if error.code == 416 and had:  # no bytes after ours: start again
             _forget(part, tag)
             return _ask(url, part, tag)
         raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
@@ -93,12 +93,12 @@ def _write(out: Any, block: bytes) -> None:
 
 
 def _extent(answer: Any, had: int) -> tuple[int, int | None]:
-    """Where in the file this answer begins, and how long the whole file is."""
+    """Where in the file this response begins, and the length of the whole file."""
     if answer.status == 206:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
         if match and int(match[1]) == had:
             return had, None if match[2] == "*" else int(match[2])
-        raise ConnectionError("the server answered with another part than asked for")
+        raise ConnectionError("the server sent another part of the file than requested")
     length = answer.headers.get("Content-Length")
     return 0, int(length) if length is not None else None
 

@@ -1,4 +1,4 @@
-"""Who holds which sample: partitions of one data set among clients.
+"""Partitions of one data set among clients.
 
 Every function takes one value per sample (a label, or an id for `natural`) and gives one client number per
 sample: an exact cover, in bounded time, with no client empty. The one exception is `dirichlet_repeated`, whose paper
@@ -31,7 +31,7 @@ def natural(ids: ArrayLike) -> Ints:
 
 
 def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Ints:
-    """Everybody the same mixture: shuffle, then sizes that differ by at most one.
+    """The same mixture for every client: shuffle, then cut into sizes that differ by at most one.
 
     >>> np.bincount(iid([0, 1] * 5, clients=4)).tolist()
     [3, 3, 2, 2]
@@ -55,7 +55,7 @@ def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) 
     check(is_count(per_client), "shards", "per_client", "an integer >= 1", per_client)
     classes, _ = _start("shards", labels, clients, seed, per_client)
     generator, count = draws.generator(seed, "shards"), clients * per_client
-    mixed = generator.permutation(len(classes))  # so that which samples of a label share a shard is random
+    mixed = generator.permutation(len(classes))  # randomises which samples of a label share a shard
     by_label = mixed[np.argsort(classes[mixed], kind="stable")]
     holder = generator.permutation(np.repeat(np.arange(clients), per_client))
     owner = np.empty(len(classes), dtype=np.int64)
@@ -64,7 +64,7 @@ def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) 
 
 
 def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Ints:
-    """Every client its own mixture of labels, all the same size (Hsu, Qi & Brown 2019, arXiv 1909.06335).
+    """A mixture of labels of its own for every client, all of the same size (Hsu, Qi & Brown 2019, arXiv 1909.06335).
 
         q_i ~ Dir(alpha p),   p the label shares of the data;   client i draws n/N samples by q_i, without replacement
 
@@ -88,7 +88,7 @@ def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> I
     for client, size in enumerate(_even(len(classes), clients)):
         mixture = _mixture(generator, alpha * prior, prior)
         while (missing := size - counts[client].sum()) > 0:  # every pass but the last empties a label
-            # When the mixture has only labels that ran out, what is left decides.
+            # If all labels of the mixture have run out, draw from the remaining ones.
             share = mixture * (left > 0)
             share = share if share.sum() > 0 else left.astype(np.float64)
             taken = np.minimum(generator.multinomial(missing, share / share.sum()), left)
@@ -122,7 +122,7 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
 def dirichlet_repeated(
     labels: ArrayLike, clients: int, alpha: float, samples: int = 500, literal: bool = False, seed: int = 0
 ) -> list[Ints]:
-    """The Delta-SGD paper's clients, drawn with replacement: a sample may belong to several, or to nobody.
+    """The Delta-SGD paper's clients, drawn with replacement: a sample may belong to several or none.
 
         q_i ~ Dir(alpha 1_K);   round(samples * q_ic) of label c, what is missing from the last label
 
@@ -147,7 +147,7 @@ def dirichlet_repeated(
         counts = np.rint(samples * share).astype(np.int64)
         counts[-1] = max(0, samples - counts[:-1].sum())
         drawn = np.concatenate([generator.choice(own, n) for own, n in zip(by_label, counts, strict=True)])
-        if not literal:  # rounding up everywhere may have asked for a few too many
+        if not literal:  # rounding may have drawn a few too many
             drawn = generator.permutation(drawn)[:samples]
         indices.append(drawn[: max(1, len(drawn) * 9 // 10)] if literal else drawn)
     return indices
@@ -156,7 +156,7 @@ def dirichlet_repeated(
 def quantity(
     labels: ArrayLike, clients: int, spread: float = 1.0, law: str = "lognormal", minimum: int = 1, seed: int = 0
 ) -> Ints:
-    """Everybody the same mixture of labels, but very different amounts.
+    """The same mixture of labels for every client, but very different amounts.
 
         n_i = minimum + (n - N minimum) w_i / sum w,    w_i ~ LogNormal(0, spread)   or   w ~ Dir(spread 1_N)
 
@@ -233,8 +233,8 @@ def _apportion(weights: Floats, total: int) -> Ints:
 
 
 def _mixture(generator: np.random.Generator, concentration: Floats, limit: Floats) -> Floats:
-    """A Dirichlet draw; where numbers are too small to draw with, its limit: one place, by the shares `limit`."""
-    if concentration.min() > 1e-290:  # below, the beta variates behind it are not numbers any more
+    """A Dirichlet draw; if the concentration underflows, its limit: one class, drawn by the shares `limit`."""
+    if concentration.min() > 1e-290:  # below, its beta variates are NaN
         share: Floats = generator.dirichlet(concentration)
         if np.isfinite(share).all() and share.sum() > 0:
             return share

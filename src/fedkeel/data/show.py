@@ -48,8 +48,8 @@ def draw(task: Task, console: Console) -> None:
         console.print("labels by client (left to right); darker: a larger share of the client's samples")
         for line in shaded(held, console.width):
             console.print(escape(line), highlight=False)
-    told = f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}"
-    console.print(told, highlight=False)
+    summary = f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}"
+    console.print(summary, highlight=False)
     for line in bars(sizes):
         console.print(escape(line), highlight=False)
 
@@ -67,14 +67,14 @@ def shaded(held: NDArray[np.int64], terminal: int = 80) -> list[str]:
     rows = []
     for group in labels:
         cells = [share[part][:, group].sum(1).mean() for part in clients]
-        # anything at all must be seen
+        # the smallest share must still be visible
         marks = [SHADES[max(int(cell > 0), min(4, round(float(cell) * 4)))] for cell in cells]
         rows.append(f"{group[0]:>{width}} {''.join(marks)}")
     return rows
 
 
 def bars(sizes: NDArray[np.int64]) -> list[str]:
-    """A histogram lying on its side.
+    """A horizontal histogram.
 
     >>> bars(np.array([5, 5, 5]))
     ['5  3 ████████████████████████████████████████']
@@ -92,7 +92,7 @@ def bars(sizes: NDArray[np.int64]) -> list[str]:
 
 
 def save(task: Task, file: Path) -> None:
-    """Write the same two pictures as one PNG (or whatever the file's ending asks for)."""
+    """Write the same two pictures as one PNG (or another format, by the file's suffix)."""
     try:
         matplotlib: Any = importlib.import_module("matplotlib")
         figure_of: Any = importlib.import_module("matplotlib.figure")
@@ -110,7 +110,7 @@ def save(task: Task, file: Path) -> None:
         low, high = int(sizes.min()), int(sizes.max())
         axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
         axes[-1].set(xlabel="samples per client", ylabel="clients")
-        for axis in (axis for one in axes for axis in (one.xaxis, one.yaxis)):  # all four count something
+        for axis in [*(one.xaxis for one in axes), *(one.yaxis for one in axes)]:  # all axes are counts
             axis.get_major_locator().set_params(integer=True)
         try:
             figure.savefig(file, dpi=120)

@@ -1,6 +1,6 @@
-"""Where data sets live on disk, and how they get there: `FEDKEEL_DATA/NAME/`, by default below ~/.cache/fedkeel.
+"""The store of data sets on disk: `FEDKEEL_DATA/NAME/`, by default below ~/.cache/fedkeel.
 
-A set's folder appears whole or not at all: files are gathered beside it, checked, and moved in one step.
+A set's folder is complete or absent: files are gathered in a temporary folder, checked, and moved in one step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from ..errors import InputError, unknown
@@ -23,7 +24,7 @@ def root() -> Path:
 
 
 def known(name: str) -> DataSet:
-    """What is known about the set of this name.
+    """The catalogue entry of this name.
 
     >>> known("cifar10").home
     'https://www.cs.toronto.edu/~kriz/cifar.html'
@@ -34,12 +35,12 @@ def known(name: str) -> DataSet:
 
 
 def present(name: str) -> bool:
-    """Whether the set is here."""
+    """Whether the set is in the store."""
     return (root() / known(name).name).is_dir()
 
 
 def folder(name: str) -> Path:
-    """The folder of a set that is here; otherwise one line says how to get it.
+    """The folder of a set; if it is missing, the error says how to get it.
 
     >>> from unittest.mock import patch
     >>> with patch.dict(os.environ, FEDKEEL_DATA="/nowhere"):
@@ -53,25 +54,25 @@ def folder(name: str) -> Path:
 
 
 def advice(one: DataSet) -> str:
-    """How to get a set, in half a sentence."""
+    """How to get a set, as part of a sentence."""
     if one.sources:
         return f"fedkeel data get {one.name} downloads it, fedkeel data add {one.name} PATH takes files you have"
     return f"{one.how}, then fedkeel data add {one.name} PATH"
 
 
 def get(name: str, progress: Progress | None = None) -> Path:
-    """Download a set, unless it is here; a download that was cut is continued."""
+    """Download a set unless it is in the store; an interrupted download is continued."""
     one = known(name)
     if present(name):
         return root() / name
     if not one.sources:
         raise InputError(f"The data set '{name}' has no direct download: {advice(one)}.")
-    fetched = root() / ".partial" / name  # outlives a cut, so that the next call continues
+    fetched = root() / ".partial" / name  # kept after an interruption, so that the next call continues
     with _workshop(name) as shop:
         files = [download(source.url, fetched / source.file, source.sha256, progress) for source in one.sources]
         try:
             home = _install(one, _unpacked(one, files, shop), shop, move=True)
-        except InputError:  # whole and still not what it should be: the next call must not meet it again
+        except InputError:  # complete but wrong: the next call must download it again
             shutil.rmtree(fetched)
             raise
         shutil.rmtree(fetched)
@@ -79,7 +80,7 @@ def get(name: str, progress: Progress | None = None) -> Path:
 
 
 def _unpacked(one: DataSet, files: list[Path], shop: Path) -> Path:
-    """A folder in the workshop with these files, archives unpacked."""
+    """A temporary folder with these files, archives unpacked."""
     gathered = shop / "gathered"
     gathered.mkdir()
     for file in files:
@@ -91,7 +92,7 @@ def _unpacked(one: DataSet, files: list[Path], shop: Path) -> Path:
 
 
 def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
-    """Use files one has: find them at or below `path`, check them, and copy (or link) them into the store."""
+    """Add local files: find them at or below `path`, check them, and copy (or link) them into the store."""
     one, source = known(name), Path(path).expanduser().resolve()
     if not source.exists():
         raise InputError(f"{source} is not there.")
@@ -102,7 +103,7 @@ def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
 
 
 def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: bool = False) -> Path:
-    """Gather the set's files in the workshop, check them there, then move them in place in one step."""
+    """Gather the set's files in a temporary folder, check them, then move them in one step."""
     ready = shop / "ready"
     ready.mkdir()
     for target, file in _gather(one, source).items():
@@ -124,23 +125,23 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
 
 
 def _gather(one: DataSet, source: Path) -> dict[str, Path]:
-    """Path in the set's folder -> file found, for the first group of files that is complete."""
+    """Path in the set's folder -> file, for the first complete group of files."""
     missing: list[str] = []
     for group in one.files:
         found = {pattern: _matches(pattern, source) for pattern in group}
         missing = [pattern for pattern, files in found.items() if not files]
         if not missing:
-            return {target: file for files in found.values() for target, file in files.items()}
+            return dict(chain.from_iterable(files.items() for files in found.values()))
     groups = "; or ".join(", ".join(group) for group in one.files)
     raise InputError(f"{source} does not hold {one.name}: {missing[0]} is missing. Needed: {groups}.")
 
 
 def _matches_any(one: DataSet, file: Path) -> bool:
-    return any(_matches(pattern, file) for group in one.files for pattern in group)
+    return any(_matches(pattern, file) for pattern in chain.from_iterable(one.files))
 
 
 def _matches(pattern: str, source: Path) -> dict[str, Path]:
-    """Files below `source` that meet a pattern, by their place in the set; the least deep ones count."""
+    """Files below `source` that match a pattern, by their path in the set; only the least deep ones."""
     parts = len(Path(pattern).parts)
     if source.is_file():
         return {source.name: source} if parts == 1 and source.match(pattern) else {}
@@ -153,7 +154,7 @@ def _matches(pattern: str, source: Path) -> dict[str, Path]:
 
 @contextmanager
 def _workshop(name: str) -> Iterator[Path]:
-    """A folder beside the sets (same disk, so that a move is one step), gone when the work is done or has failed."""
+    """A temporary folder beside the sets (on the same disk, so that a move is one step); always removed."""
     path = root() / ".work" / f"{name}.{os.getpid()}"
     try:
         path.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Archives unpacked without trust: nothing outside the target, no links, no more bytes than allowed."""
+"""Unpack untrusted archives: nothing outside the target, no links, no more bytes than allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 2**20
 
 
 def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
-    """Unpack a tar, a zip or a single compressed file; gzipped single files stay as they are, readers take them so.
+    """Unpack a tar, a zip or a single compressed file; gzipped single files stay compressed, as readers accept them.
 
     largest: bytes all of its files may have together, counted while they are written.
     """
@@ -38,13 +38,13 @@ def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, NotImplementedError) as error:
         raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
     except OSError as error:
-        if error.errno is not None:  # the disk's fault, not the archive's
+        if error.errno is not None:  # an error of the disk, not of the archive
             raise
         raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
 
 
 def is_archive(file: Path) -> bool:
-    """Whether this is something to unpack, by its name.
+    """Whether the name is that of an archive.
 
     >>> is_archive(Path("a.tar.gz")), is_archive(Path("train-images-idx3-ubyte.gz"))
     (True, False)

@@ -57,7 +57,8 @@ class Worker:
 
     def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
         """Be in this round, at these clients, with the server's buffers."""
-        self.model.place.enter(self.seed, round, int(clients[0]))
+        if isinstance(self.gradients, Serial):  # models that draw random numbers have no client-axis form
+            self.model.place.enter(self.seed, round, int(clients[0]))
         if self.has_buffers:
             self.model.load(self.model.flat, buffers)
 

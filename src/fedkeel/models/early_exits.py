@@ -1,4 +1,4 @@
-"""Residual networks with classifiers on the way, as ScaleFL trains them: each level runs up to an exit of its own."""
+"""Residual networks with early exits, as ScaleFL trains them: each level runs up to its own exit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ExitResNet(nn.Module):
                 nn.init.kaiming_normal_(layer.weight)
 
     def exits(self, x: Tensor, depth: int) -> list[Tensor]:
-        """The scores at the first `depth` exits; what comes after them does not run."""
+        """The scores at the first `depth` exits; later layers do not run."""
         x = F.relu(self.norm(self.conv(x)))
         out: list[Tensor] = []
         for number, block in enumerate(self.blocks, 1):

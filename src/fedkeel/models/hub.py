@@ -27,7 +27,7 @@ class Scores(nn.Module):
         self.classifier, self.padding = classifier, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        # what is padding in a text is said by the tokens themselves, so that a sample stays one tensor
+        # padding is read from the tokens (0), so that a sample stays one tensor
         answer = self.classifier(x) if self.padding is None else self.classifier(x, attention_mask=x != self.padding)
         scores: Tensor = answer.logits
         return scores

@@ -52,13 +52,13 @@ class LSTM(nn.Module):
             bias = self._own("bias_ih", layer)
             if self.biases == 2:
                 bias = bias + self._own("bias_hh", layer)
-            # one product for the inputs of all steps; only W_hh h has to wait for the step before
+            # one product for the inputs of all steps; only W_hh h depends on the previous step
             gates = nn.functional.linear(x, self._own("weight_ih", layer), bias)
             x = _recur(gates[:, None], self._own("weight_hh", layer)[None])[0][:, 0]
         return x.transpose(0, 1)
 
     def _fits(self, x: Tensor) -> bool:
-        """Whether these are samples for these parameters: the kernel takes it for granted, and reads on beyond."""
+        """Whether shapes and dtypes fit: the kernel does not check them and would read out of bounds."""
         if x.ndim != 3 or not x.numel():
             return False
         for name, shape in self._shapes(x.shape[-1], self._own("weight_hh", 0).shape[-1]).items():
@@ -68,7 +68,7 @@ class LSTM(nn.Module):
         return True
 
     def _by_torch(self, x: Tensor) -> Tensor:
-        """By torch's own kernel, which knows no client axis."""
+        """Run torch's own kernel, which has no client axis."""
         parameters = []
         for layer in range(self.layers):
             bias = self._own("bias_ih", layer)
@@ -97,7 +97,8 @@ class _Recurrence(torch.autograd.Function):
     def forward(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden, across = weight.shape[-1], weight.transpose(1, 2)
         gates, cells = inputs.new_empty(inputs.shape), inputs.new_empty(*inputs.shape[:-1], hidden)
-        outputs, cell, output = torch.empty_like(cells), None, None
+        outputs = torch.empty_like(cells)
+        cell, output = None, None
         parts = (inputs, gates, gates[..., : 2 * hidden], *torch.split(gates, hidden, -1), cells, outputs)
         for entering, total, both, i, f, g, o, new, out in zip(*(part.unbind(0) for part in parts), strict=True):
             if output is None:
@@ -113,19 +114,19 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)  # no zeros for what nobody differentiates by
+        ctx.set_materialize_grads(False)  # no zeros for outputs that need no gradient
         ctx.save_for_backward(inputs[1], *output)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None]:
-        if torch.is_grad_enabled():  # with create_graph; what is written in place below would be silently wrong
+        if torch.is_grad_enabled():  # with create_graph, the in-place writes below would silently give wrong values
             raise FedkeelError("fedkeel's LSTM has first derivatives only; use nn.LSTM where a second one is needed.")
         if slope is None:
             return None, None
         weight, outputs, cells, gates = ctx.saved_tensors
         hidden = weight.shape[-1]
         i, f, g, o = torch.split(gates, hidden, -1)
-        # All factors that no step has to wait for: d cell / d output, and d gate inputs / d (cell, cell, cell, output)
+        # The factors that need no other step: d cell / d output, and d gate inputs / d (cell, cell, cell, output)
         bent, slopes = cells.tanh(), torch.empty_like(gates)
         to_cell = aten.tanh_backward(o, bent)
         di, df, dg, do = torch.split(slopes, hidden, -1)
@@ -158,7 +159,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _has_a_kernel(x: Tensor) -> bool:
-    """Whether torch runs all steps by one kernel here; elsewhere it would go step by step, as we do."""
+    """Whether torch runs all steps in one kernel here; otherwise it loops over steps, as we do."""
     tracing = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     plain = not tracing and not torch._C._are_functorch_transforms_active()
     return plain and x.device.type == "cpu" and x.dtype == torch.float32 and torch._C._has_mkldnn

@@ -1,4 +1,4 @@
-"""MSDNet-24: several scales side by side, and classifiers on the way (Huang et al. 2018, arXiv 1703.09844)."""
+"""MSDNet-24: several scales side by side, and early exits (Huang et al. 2018, arXiv 1703.09844)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class MSDNet(nn.Module):
         super().__init__()
         self.classes = classes
         inside, growth, head = (math.floor(ratio * wide + 1e-9) for wide in (CHANNELS, GROWTH, HEAD))
-        self.stem, self.layers, self.heads = Stem(inside), nn.ModuleList(), nn.ModuleList()
+        self.stem = Stem(inside)
+        self.layers, self.heads = nn.ModuleList(), nn.ModuleList()
         every = math.ceil(LAYERS / len(FACTORS))
         for number in range(1, LAYERS + 1):
             before = len(FACTORS) - max(0, number - 2) // every
@@ -104,12 +105,13 @@ class MSDNet(nn.Module):
     scaled = False  # its code divides no activation by them
 
     def narrowed(self, ratio: float) -> MSDNet:
-        """The same network from narrower first layers and growth: what levels keep of each layer follows from it."""
+        """The same network with narrower first layers and growth, which give the widths of a level."""
         return MSDNet(self.classes, ratio)
 
     def exits(self, x: Tensor, depth: int = len(EXITS)) -> list[Tensor]:
-        """The scores at the first `depth` exits; what comes after them does not run."""
-        scales, heads, out = self.stem(x), iter(self.heads), []
+        """The scores at the first `depth` exits; later layers do not run."""
+        scales, heads = self.stem(x), iter(self.heads)
+        out = []
         for number, layer in enumerate(self.layers, 1):
             scales = layer(scales)
             if number in EXITS:

@@ -17,7 +17,8 @@ class NextSymbol(nn.Module):
 
     def __init__(self, symbols: int, embedding: int, lstm: LSTM, dense: nn.Module, every: bool) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.dense, self.every = nn.Embedding(symbols, embedding), lstm, dense, every
+        self.embedding, self.lstm = nn.Embedding(symbols, embedding), lstm
+        self.dense, self.every = dense, every
 
     def forward(self, tokens: Tensor) -> Tensor:
         outputs = self.lstm(self.embedding(tokens))

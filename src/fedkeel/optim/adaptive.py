@@ -64,7 +64,8 @@ class Adaptive(Optimizer):
 
     def move(self, y: Tensor, g: Tensor, state: State, lr: Tensor) -> None:
         assert self.beta1 is not None and self.beta2 is not None and self.eps is not None
-        m, v, j = state["m"], state["v"], state["j"]
+        m, v = state["m"], state["v"]
+        j = state["j"]
         j.add_(1)
         m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
         self.second_moment(v, g * g)
@@ -114,7 +115,7 @@ class Yogi(Adaptive):
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """Adagrad: the second moment only grows, so a beta2, taken for the sake of its siblings, has no effect.
+    """Adagrad: the second moment only grows, so beta2, which it accepts like Adam and Yogi, has no effect.
 
         v <- v + g^2
 

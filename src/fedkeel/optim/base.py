@@ -1,4 +1,4 @@
-"""What every optimizer has, and the plainest of them: SGD. The same classes serve clients and the server."""
+"""The base of all optimizers, and SGD. The same classes serve clients and the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Optimizer:
     clip: float | None = None
 
     linear: ClassVar[bool] = False  # the update is a fixed linear combination of gradients: FedNova's norm exists
-    finds_rate: ClassVar[bool] = False  # clients choose their own step sizes: nobody else should
+    finds_rate: ClassVar[bool] = False  # clients choose their own step sizes, so no rate may be set
     reads_value: ClassVar[bool] = False  # a step depends on the objective's value, so penalties belong to it
     slot: ClassVar[str] = "client"  # under which its scalars travel
     at_clients: ClassVar[dict[str, Any]] = {}
@@ -58,7 +58,7 @@ class Optimizer:
 
     @property
     def coasts(self) -> bool:
-        """Whether it moves on zero gradients, so that a guess with a zero proxy means something."""
+        """Whether it moves on zero gradients, as guesses with a zero proxy require."""
         return False
 
     def init(self, y: Tensor, lr: Tensor) -> State:
@@ -87,7 +87,7 @@ class Optimizer:
         raise NotImplementedError
 
     def guess(self, y: Tensor, g: Tensor, state: State, lr: Tensor, counts: Tensor) -> None:
-        """`counts` more steps with the gradient fixed at `g`: the general way, step by step."""
+        """`counts` more steps with the gradient fixed at `g`, one by one."""
         for q in range(int(counts.max())):
             more = counts > q
             ahead, moved = y.clone(), {k: v.clone() for k, v in state.items()}
@@ -97,7 +97,7 @@ class Optimizer:
                 state[k].copy_(torch.where(more, v, state[k]))
 
     def scalars(self, end: End, steps: Tensor) -> dict[str, Tensor]:
-        """What each client says about its steps, `[clients, 1]` by name: sent up beside the update."""
+        """Scalars about each client's steps, `[clients, 1]` by name, which are sent up with the update."""
         return {}
 
     def report(self, up: Reports) -> dict[str, float]:
@@ -163,12 +163,12 @@ class SGD(Optimizer):
 
 
 def _one_pass(y: Tensor, g: Tensor, v: Tensor, momentum: float, lr: float) -> None:
-    """v <- momentum * v - lr * g;  y <- y + v: both in one walk through memory, which is what a large model waits for.
+    """v <- momentum * v - lr * g;  y <- y + v: both in one pass over memory, which limits the speed of large models.
 
-    torch's fused SGD does b <- momentum * b + (1 - dampening) * g;  y <- y - lr * b. With `maximize`, which turns the
-    sign of g, with dampening = 1 - lr and with a rate of -1, its b is our v.
+    torch's fused SGD does b <- momentum * b + (1 - dampening) * g;  y <- y - lr * b. With `maximize`, which flips
+    the sign of g, dampening = 1 - lr and a rate of -1, its b is our v.
     """
-    g = g.to(y).expand_as(y).contiguous()  # the kernel asks for nothing and takes it for granted
+    g = g.to(y).expand_as(y).contiguous()  # the kernel does not check this
     torch._fused_sgd_(
         [y], [g], [v], weight_decay=0.0, momentum=momentum, lr=-1.0, dampening=1 - lr,
         nesterov=False, maximize=True, is_first_step=False,

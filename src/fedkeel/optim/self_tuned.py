@@ -1,7 +1,7 @@
 """SGD whose clients find their own step sizes: DeltaSGD and SPS.
 
-Both are SGD with another `lr` at every step and for every client, so momentum, guesses and the sum of rates mean what
-they mean for SGD. Their state starts anew in every round.
+Both are SGD with another `lr` at every step and for every client, so momentum, guesses and the sum of rates mean
+the same as for SGD. Their state is reset in every round.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SelfTuned(SGD):
             state["skipped"].add_(~fine)
             g = torch.where(fine, g, 0.0)
         state["eta"].copy_(torch.where(fine & (new > 0), new, state["eta"]))
-        lr.copy_(torch.where(fine, new, 0.0))  # what is really used: the walk sums it up
+        lr.copy_(torch.where(fine, new, 0.0))  # the rate in use, which `take_steps` sums
         self.move(y, g, state, lr)
         return raw, value
 
@@ -114,7 +114,7 @@ class DeltaSGD(SelfTuned):
             dx, dg = torch.zeros_like(eta), _norm(g)
         else:
             before = state["g"] if self.batch_mode == "consecutive" else self.tame(f(state["y"], batch)[0], state["y"])
-            dx, dg = _norm(state["y"].sub_(y)), _norm(before.sub_(g))  # in place: what comes next is kept below
+            dx, dg = _norm(state["y"].sub_(y)), _norm(before.sub_(g))  # in place: both are overwritten below
         fine = torch.isfinite(dg)
         if batch.step == 0 and self.first_step == "eta0":
             new = eta.clone()

@@ -16,43 +16,12 @@ from .proximal import Proximal
 from .schedule import Schedule
 
 _ALL: tuple[type[Rule], ...] = (
-    Proximal,
-    Guess,
-    GHBM,
-    LocalGHBM,
-    FedHBM,
-    FedCM,
-    FedADC,
-    Scaffold,
-    FedDyn,
-    AdaBest,
-    Mime,
-    MimeLite,
-    Contrastive,
-    Fathom,
-    Schedule,
-    OwnClasses,
-    SelfDistillation,
-)
+    Proximal, Guess, GHBM, LocalGHBM, FedHBM, FedCM, FedADC, Scaffold, FedDyn, AdaBest, Mime, MimeLite, Contrastive,
+    Fathom, Schedule, OwnClasses, SelfDistillation,
+)  # fmt: skip
 RULES: dict[str, type[Rule]] = {rule.__name__.lower(): rule for rule in _ALL}
 
 __all__ = [
-    "GHBM",
-    "RULES",
-    "AdaBest",
-    "Contrastive",
-    "Fathom",
-    "FedADC",
-    "FedCM",
-    "FedDyn",
-    "FedHBM",
-    "Guess",
-    "LocalGHBM",
-    "Mime",
-    "MimeLite",
-    "OwnClasses",
-    "Proximal",
-    "Scaffold",
-    "Schedule",
-    "SelfDistillation",
-]
+    "GHBM", "RULES", "AdaBest", "Contrastive", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "Guess", "LocalGHBM",
+    "Mime", "MimeLite", "OwnClasses", "Proximal", "Scaffold", "Schedule", "SelfDistillation",
+]  # fmt: skip

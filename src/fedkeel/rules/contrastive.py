@@ -65,7 +65,7 @@ def contrast(z: Tensor, toward: Tensor, away: Tensor, temperature: float) -> Ten
     >>> round(contrast(z, toward, away, 0.5).item(), 6)
     0.322094
     """
-    # One operation on both, so that where they are equal the two slopes cancel before anything is added to them
+    # One operation on both, so that equal cosines give gradients that cancel exactly
     both = cosine_similarity(z.unsqueeze(-2), torch.stack([toward, away], -2), dim=-1) / temperature
     a, b = both.unbind(-1)
     return torch.logaddexp(a, b) - a

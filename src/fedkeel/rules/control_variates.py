@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Scaffold(Rule):
-    """Every local step is corrected by c - c_i, where all clients pull less where this one does.
+    """Every local step is corrected by c - c_i: the mean gradient of all clients minus this client's own.
 
-    The new c_i is, with option 2, what the round's steps say the gradient was (`control="difference"`: from the
+    The new c_i is, with option 2, the gradient estimated from the round's steps (`control="difference"`: from the
     distance covered, weight decay included; `"gradient_mean"`: the mean raw gradient) and, with option 1, the full
     gradient at x (one more pass over the client's data). Clients send the change of c_i, never c_i itself;
     `rebuild=True` lets the server work it out from the update (1.5x the traffic of FedAvg instead of 2x).

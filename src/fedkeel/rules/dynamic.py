@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class FedDyn(Rule):
     """FedDyn: a linear term and a proximal one make local and global stationary points agree (Acar et al. 2021).
 
-    `adaptive=True` scales alpha by the mean client size over the client's own. `evaluate="cohort"` measures the mean
-    of the cohort's models instead of the model trained from; the history has both.
+    `adaptive=True` scales alpha by the mean client size over the client's own. `evaluate="cohort"` evaluates the
+    mean of the cohort's models instead of the server's; the history has both.
 
     >>> FedDyn(0.1).alpha
     0.1
@@ -43,7 +43,7 @@ class FedDyn(Rule):
 
     def start(self, me: Me) -> Tensors:
         alpha = self.alpha * (me.facts.mean_samples / me.samples if self.adaptive else torch.ones_like(me.samples))
-        return {"alpha": alpha, "fixed": torch.addcmul(me.memory["gi"], me.x, alpha)}  # what no step changes
+        return {"alpha": alpha, "fixed": torch.addcmul(me.memory["gi"], me.x, alpha)}  # constant during the round
 
     def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
         return g.sub_(me.notes["fixed"]).addcmul_(y, me.notes["alpha"])

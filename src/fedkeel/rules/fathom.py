@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Fathom(Rule):
-    """Inner products that are there anyway say whether steps are too short, too many, too noisy (Kan 2022).
+    """Cosines between updates show whether steps are too short, too many or too noisy (Kan 2022).
 
         client      phi_i = min over steps of cos(g, x - y)            y after the step
         server      h = cos(D, s),  phi = sum_i p_i phi_i              D = -Delta, s the smoothed D of the rounds before
@@ -48,7 +48,7 @@ class Fathom(Rule):
     batch_max: float = 5096
     steps: str = "ceil"
 
-    keeps_linear: ClassVar[bool] = True  # it only watches the steps
+    keeps_linear: ClassVar[bool] = True  # it does not change the steps
 
     def __post_init__(self) -> None:
         for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
@@ -82,7 +82,7 @@ class Fathom(Rule):
         return Plan(float(server["lr"]), batch, float(server["epochs"]), self.steps)
 
     def send(self, server: Tensors, view: View) -> Tensors:
-        return {"batch": server["batch"]}  # rate and steps travel anyway
+        return {"batch": server["batch"]}  # rate and steps are always sent
 
     def start(self, me: Me) -> Tensors:
         return {"phi": torch.full_like(me.steps, torch.inf)}
@@ -96,7 +96,8 @@ class Fathom(Rule):
         return Up(scalars={"phi": me.notes["phi"]})
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
-        d, s, a = -up.delta, server["s"], self.smoothing
+        d, s = -up.delta, server["s"]
+        a = self.smoothing
         h, phi = cosine(d.double(), s.double())[0].cpu(), up.average("phi").double().cpu()
         growth = {"lr": self.gamma_lr * h, "epochs": self.gamma_epochs * (h + phi), "batch": -self.gamma_batch * phi}
         tuned = {name: (server[name] * g.exp()).clamp(*self.bounds(name)) for name, g in growth.items()}

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ..task import Task
     from ..world import World
 
-WITH_LEVELS = 5  # guesses where devices differ in size and nobody says what the server expects: GEL's Table VI
+WITH_LEVELS = 5  # guesses with levels if the expected steps are unknown: GEL's Table VI
 
 
 @dataclass(frozen=True, repr=False)
 class Guess(Rule):
-    """After the real steps, go on without gradients (Dhasade, Kermarrec, Pires 2021, 2025).
+    """After the real steps, continue without gradients (Dhasade, Kermarrec, Pires 2021, 2025).
 
     The gradient of a guessed step is a proxy: zero, where the velocity coasts (SGD with momentum a):
 
@@ -44,7 +44,7 @@ class Guess(Rule):
 
     def __post_init__(self) -> None:
         check(self.proxy in (None, "zero", "last"), self, "proxy", "'zero' or 'last'", self.proxy)
-        if self.steps == math.inf:  # one spelling, so that refusals and configurations know one
+        if self.steps == math.inf:  # one spelling for checks and configurations
             object.__setattr__(self, "steps", "inf")
         text = str(self.steps)
         good = text in ("remaining", "inf") or is_count(self.steps, 0) or text.isdigit()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class GHBM(Rule):
-    """Generalised heavy-ball momentum: a push along the way the model went in the last tau rounds (eq. 6).
+    """Generalised heavy-ball momentum: a push along the movement of the model in the last tau rounds (eq. 6).
 
         M = (x^{t-1} - x^{t-tau-1}) / tau;      after every local step  y <- y + (beta / J_i) M
 
@@ -56,7 +56,7 @@ class GHBM(Rule):
         behind = t - 1 - self.tau  # the model to look back to is x^{t-tau-1}
         if not self.beta or t == 1 or (behind < 0 and self.warmup == "zero"):
             return {}
-        # A round in which nobody took part left the model, and the list, as they were: the next entry holds it.
+        # A round without participants changes neither the model nor the list: the next entry is the same model.
         kept = min((r for r in map(_round_of, server) if r >= behind), default=None)
         oldest = view.x0 if behind < 0 else view.x if kept is None else server[f"x{kept}"]
         divisor = t - 1 if behind < 0 and self.warmup == "truncate" else self.tau

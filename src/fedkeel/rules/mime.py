@@ -15,22 +15,15 @@ if TYPE_CHECKING:
     from ..data.batches import Batch
 
 
-@dataclass(frozen=True)
-class Momentum:
+def mix(rule: Mime | MimeLite, q: Tensor, m: Tensor) -> Tensor:
     """U(q, m): beta m + q ("torch") or beta m + (1 - beta) q ("paper"), the same with lr scaled by 1 - beta."""
-
-    beta: float
-    convention: str
-
-    def mix(self, q: Tensor, m: Tensor) -> Tensor:
-        return (q if self.convention == "torch" else (1 - self.beta) * q).add(m, alpha=self.beta)
+    return (q if rule.convention == "torch" else (1 - rule.beta) * q).add(m, alpha=rule.beta)
 
 
-def momentum(rule: Mime | MimeLite) -> Momentum:
-    """The rule's momentum, its parameters checked."""
+def check_momentum(rule: Mime | MimeLite) -> None:
+    """Refuse bad parameters of the momentum."""
     check(is_number(rule.beta) and 0 <= rule.beta < 1, rule, "beta", "in [0, 1)", rule.beta)
     check(rule.convention in ("torch", "paper"), rule, "convention", "'torch' or 'paper'", rule.convention)
-    return Momentum(rule.beta, rule.convention)
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,7 +42,7 @@ class Mime(Rule):
     convention: str = "torch"
 
     def __post_init__(self) -> None:
-        momentum(self)
+        check_momentum(self)
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         return {"m": zeros_like(x)} if self.beta else {}
@@ -64,10 +57,10 @@ class Mime(Rule):
         g, value = f(y, batch)
         at_x, _ = f(me.x.expand_as(y), batch)
         q = (g - at_x).add_(me.sent["c"])
-        return momentum(self).mix(q, me.sent["m"]) if self.beta else q, value
+        return mix(self, q, me.sent["m"]) if self.beta else q, value
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
-        new = {"m": momentum(self).mix(view.answers["c"], server["m"])} if self.beta else server
+        new = {"m": mix(self, view.answers["c"], server["m"])} if self.beta else server
         return new, up.delta
 
 
@@ -85,7 +78,7 @@ class MimeLite(Rule):
     convention: str = "torch"
 
     def __post_init__(self) -> None:
-        momentum(self)
+        check_momentum(self)
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         return {"m": zeros_like(x)} if self.beta else {}
@@ -94,11 +87,11 @@ class MimeLite(Rule):
         return server
 
     def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
-        return momentum(self).mix(g, me.sent["m"]) if self.beta else g
+        return mix(self, g, me.sent["m"]) if self.beta else g
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
         return Up(weighted={"c": me.site.full_gradient(me.x)}) if self.beta else Up()
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
-        new = {"m": momentum(self).mix(up.weighted("c"), server["m"])} if self.beta else server
+        new = {"m": mix(self, up.weighted("c"), server["m"])} if self.beta else server
         return new, up.delta

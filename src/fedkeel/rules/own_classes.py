@@ -1,4 +1,4 @@
-"""HeteroFL's masked loss: a client says nothing about classes it has never seen."""
+"""HeteroFL's masked loss: a client trains only the classes of its own samples."""
 
 from __future__ import annotations
 

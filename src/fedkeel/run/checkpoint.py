@@ -1,14 +1,14 @@
 """Run directories: what is in them, written so that a crash at any moment leaves them readable.
 
     config.json           what was run, every value resolved
-    environment.json      with which versions, on what
+    environment.json      versions and machine
     history.jsonl         one row per round
     history.csv           the same as a table, when the run has ended or stopped
     model.safetensors     the model under its state_dict names, buffers included
     checkpoint/           the state between rounds, while rounds remain
-    stop                  somebody asks the run to stop after its round (the live page does); it is removed then
+    stop                  asks the run to stop after its round (the live page writes it); the run removes it
 
-No pickle: tensors are safetensors, the rest is JSON. Files appear whole (written beside, then renamed).
+No pickle: tensors are safetensors, the rest is JSON. Files are written beside their place, then renamed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from torch import Tensor
 from ..engine.memory import Memories
 from ..errors import InputError
 from ..flat import FlatModel
-from ..messages import header
+from ..messages import flatten, header
 from ..round import State
 from ..version import __version__
 
 BLOCK = 2**22  # numbers written or read at a time
-STATE, MODEL, STOP = Path("checkpoint", "state.safetensors"), Path("model.safetensors"), Path("stop")
+STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
+STOP = Path("stop")
 
 
 def atomically(file: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside the real one, then put it in its place."""
+    """Let `write` fill a temporary file, then rename it to `file`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -53,10 +54,10 @@ def atomically(file: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write JSON a person can read."""
+    """Write indented JSON."""
 
     def write(beside: Path) -> None:
-        # A part of the user's own may hold anything; its repr is for people, and such a run says it is not rerunnable.
+        # A user's own part may hold any object; such a run is marked as not rerunnable, so its repr is enough.
         beside.write_text(json.dumps(value, indent=2, default=repr) + "\n")
 
     atomically(file, write)
@@ -68,7 +69,7 @@ def read_json(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{file} is not there.") from error
-    except OSError as error:  # a folder, or a file that is not ours to read
+    except OSError as error:  # a folder, or a file without read permission
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file} is not JSON: {error}.") from error
@@ -78,7 +79,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for whoever reads the numbers later."""
+    """Versions and machine of this run."""
     return {
         "fedkeel": __version__,
         "python": platform.python_version(),
@@ -108,20 +109,15 @@ def save_state(folder: Path, state: State, memories: Memories) -> None:
     tensors: dict[str, Tensor] = {"x": state.x, "x0": state.x0}
     tensors |= {f"buffers/{name}": value for name, value in state.buffers.items()}
     tensors |= {f"optimizer/{name}": value for name, value in state.optimizer.items()}
-    tensors |= {f"rules/{slot}/{name}": v for slot, values in state.rules.items() for name, v in values.items()}
-    seen = len(memories)
-    tensors |= {
-        f"memory/{slot}/{name}": table[:seen]
-        for slot, tables in memories.tables.items()
-        for name, table in tables.items()
-    }
+    tensors |= {f"rules/{path}": value for path, value in flatten(state.rules).items()}
+    tensors |= {f"memory/{path}": table[: len(memories)] for path, table in flatten(memories.tables).items()}
     about: dict[str, Any] = {"round": state.round, "totals": state.totals}
     about |= {"clients": list(memories.row), "rules": list(state.rules)}
     atomically(folder / STATE, lambda f: _stream(f, tensors, {"fedkeel": json.dumps(about)}))
 
 
 def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write safetensors block by block: client memory may be larger than RAM, which the library's writer would need."""
+    """Write safetensors block by block, as client memory may not fit into RAM, which the library's writer requires."""
     head, order = header(tensors, metadata)
     with open(file, "wb") as out:
         out.write(head)
@@ -131,12 +127,12 @@ def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) ->
 
 
 def ended(folder: Path) -> bool:
-    """Whether the last model was written and the checkpoint put away: after a crash in between, rounds are replayed."""
+    """Whether the final model is written and the checkpoint removed; after a crash in between, rounds are replayed."""
     return (folder / MODEL).exists() and not (folder / STATE).exists()
 
 
 def drop_state(folder: Path) -> None:
-    """A run that has ended needs no checkpoint."""
+    """Remove the checkpoint, which a finished run does not need."""
     shutil.rmtree(folder / STATE.parent, ignore_errors=True)
 
 
@@ -148,8 +144,11 @@ def load_state(folder: Path, population: int, device: str) -> tuple[State, Memor
         tensors = {name: file.get_tensor(name) for name in names if not name.startswith("memory/")}
         memories = Memories(population)
         clients = np.array(about["clients"], dtype=np.int64)
-        for slot, name in (path.split("/")[1:] for path in names if path.startswith("memory/")):
-            rows = file.get_slice(f"memory/{slot}/{name}")
+        for path in names:
+            if not path.startswith("memory/"):
+                continue
+            _, slot, name = path.split("/")
+            rows = file.get_slice(path)
             few = max(1, BLOCK // rows.get_shape()[1])
             for b in range(0, len(clients), few):
                 memories.write(clients[b : b + few], {slot: {name: rows[b : b + few]}})
@@ -158,20 +157,22 @@ def load_state(folder: Path, population: int, device: str) -> tuple[State, Memor
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     rules = {slot: under(f"rules/{slot}/") for slot in about["rules"]}
-    x, x0, at = tensors["x"], tensors["x0"], about["round"]
-    return State(x, x0, under("buffers/"), under("optimizer/"), rules, at, about["totals"]), memories
+    x, x0 = tensors["x"], tensors["x0"]
+    return State(x, x0, under("buffers/"), under("optimizer/"), rules, about["round"], about["totals"]), memories
 
 
 def new_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder with something in it, or empty it when told to; refuse a place where none can be made."""
+    """Refuse a folder that is not empty, or empty it if `overwrite`; refuse one that cannot be created."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
             what = "not empty" if folder.is_dir() else "a file"
             raise InputError(f"{folder} is {what}. Choose another --out, or add --overwrite.")
         if Path.cwd().is_relative_to(folder.resolve()):
-            raise InputError(f"{folder} is where you are, or above it; it is not emptied. Choose another --out.")
+            raise InputError(
+                f"{folder} is the current folder or a parent of it, so it is not emptied. Choose another --out."
+            )
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        what = "may not be written to" if above.is_dir() else "is a file"
-        raise InputError(f"Cannot make {folder}: {above} {what}. Choose another --out.")
+        what = "is not writable" if above.is_dir() else "is a file"
+        raise InputError(f"Cannot create {folder}: {above} {what}. Choose another --out.")

@@ -1,4 +1,4 @@
-"""The configuration of a run: every plain setting once, and what `config.json` says."""
+"""The configuration of a run: every plain setting once, and the contents of `config.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_here(device: str) -> bool:
     """Whether torch can put a tensor on this device."""
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, TypeError):  # the device is unknown, not compiled in, or not there
+    except (RuntimeError, AssertionError, TypeError):  # the device is unknown, not compiled in, or missing
         return False
     return True
 
@@ -47,7 +47,7 @@ class SharedConfig:
 
     rounds: int = setting(200, integer(), "rounds to train", "N")
     batch_size: int | None = setting(None, integer(), "samples in a batch; default the task's", "B")
-    lr: float | None = setting(None, POSITIVE, "client rate of algorithms that give none; default the task's")
+    lr: float | None = setting(None, POSITIVE, "client rate of algorithms that set none; default the task's")
     target: float | None = setting(None, NUMBER, "count rounds to this accuracy; default the task's", "ACCURACY")
     eval_every: int = setting(1, integer(), "evaluate every K rounds", "K")
     eval_samples: int | None = setting(None, integer(), "evaluate on a fixed draw of N test samples", "N")
@@ -111,13 +111,13 @@ class RunConfig(SharedConfig):
 
 
 def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any]:
-    """What `config.json` of a run says: the settings, with everything that was left open filled in."""
+    """The contents of a run's `config.json`: the settings, with every default filled in."""
     task = job.task
     cannot = []
     if task.spec is None:
         cannot.append("the task was made from Python objects")
     if not recipes.nameable(job.algorithm):
-        cannot.append("the algorithm has parts of the user's own")
+        cannot.append("the algorithm has user-defined parts")
     if job.world.parameters()["budget"] is None:
         cannot.append("the budget is a Python function")
     plain = chosen.plain()
@@ -154,7 +154,7 @@ def task_of(config: dict[str, Any]) -> Task:
     from .. import tasks
 
     if not config["rerunnable"] and "task" in config.get("why_not", ""):
-        raise InputError(f"The task of this run cannot be made again from its name ({config['why_not']}); give task=.")
+        raise InputError(f"This run's task cannot be made from its name ({config['why_not']}); give task=.")
     return tasks.get(config["task"])
 
 

@@ -100,8 +100,8 @@ def train(
     """Train for `rounds` rounds.
 
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
-    stop_after: stop there although more rounds are planned. callbacks: called with every history row; a true
-    answer stops the run; one that has `begin(config)` or `end(status)` is told these too (see `fk.trackers`).
+    stop_after: stop after this round, although more are planned. callbacks: called with every history row; a true
+    answer stops the run; its `begin(config)` and `end(status)`, if it has them, are called too (see `fk.trackers`).
     started: called with the resolved configuration before round 1. engine: also a `Local`. dtype: also torch's own.
 
     Settings, which are also flags of `fedkeel run` (`every` is `--checkpoint-every` there):
@@ -141,13 +141,13 @@ def train(
 
 
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
-    """Refuse a diagnosis that cannot be made."""
+    """Refuse to diagnose clients with sub-models."""
     if every is not None and algorithm.capacity is not None:
-        raise InputError("A diagnosis compares clients of one model; leave out diagnose where devices differ in size.")
+        raise InputError("A diagnosis compares clients of one model; leave out diagnose if devices differ in size.")
 
 
 def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
-    """Fill in every default, and refuse what cannot work, before anything is written."""
+    """Fill in every default and refuse what cannot work, before any file is written."""
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
     world.size(len(task.data))
@@ -156,28 +156,29 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     resolved = algorithm.resolve(task, world)
     steps = max(getattr(world.budget, "outcomes", [math.inf]))
     for warning in legal.warnings_of(resolved, world.size(len(task.data)) / len(task.data), steps):
-        warnings.warn(warning, StabilityWarning, stacklevel=3)  # who called train
+        warnings.warn(warning, StabilityWarning, stacklevel=3)  # points at the caller of train
     return Job(task, resolved, world, rounds, seed, batch_size)
 
 
 class Log:
-    """The run directory while the run goes on (or nothing, without one)."""
+    """Writes the run directory during a run; does nothing without one."""
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
-        self.folder, self.config, self.every = folder, config, config["checkpoint_every"]
+        self.folder, self.config = folder, config
+        self.every = config["checkpoint_every"]
 
     def open(self, history: History) -> None:
         if self.folder is not None:
-            if not history:  # what an earlier run left here is not ours
+            if not history:  # remove the files of an earlier run
                 files.drop_state(self.folder)
                 (self.folder / files.MODEL).unlink(missing_ok=True)
             files.write_json(self.folder / "config.json", self.config)
             files.write_json(self.folder / "environment.json", files.environment())
             files.atomically(self.folder / "history.jsonl", history.write)
-            self.asked_to_stop()  # that was meant for an earlier stretch of the run
+            self.asked_to_stop()  # an old request is ignored
 
     def asked_to_stop(self) -> bool:
-        """Whether somebody left a file `stop` here; it is taken away."""
+        """Whether the directory has a file `stop`, which is removed."""
         if self.folder is None:
             return False
         try:
@@ -192,13 +193,9 @@ class Log:
                 file.write(rows.line(row))
                 if state.round and state.round % self.every == 0:
                     file.flush()
-                    os.fsync(file.fileno())  # a checkpoint never knows more than the history
+                    os.fsync(file.fileno())  # a checkpoint must never be ahead of the history
             if state.round and state.round % self.every == 0:
                 files.save_state(self.folder, state, memories)
-
-    def close(self, run: Run) -> None:
-        if self.folder is not None:
-            run.save(self.folder)
 
 
 def _play(
@@ -212,7 +209,7 @@ def _play(
     stop_after: int | None,
     callbacks: Sequence[Callback],
 ) -> Run:
-    """The rounds that are left."""
+    """Run the remaining rounds."""
     began = time.perf_counter() - (history[-1]["wall_seconds"] if history else 0.0)
 
     def note(row: dict[str, Any], evaluate: bool) -> bool:
@@ -220,50 +217,54 @@ def _play(
         known = {"round": state.round, **score, **row, "sim_seconds": None, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in rows.COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
-        answers = [callback(history[-1]) for callback in callbacks]  # everybody sees every row
+        answers = [
+            callback(history[-1]) for callback in callbacks
+        ]  # not any(...), so that each callback sees every row
         return log.asked_to_stop() or any(answers)
 
-    status, stop, ended = "done", False, "failed"
+    status, ended = "done", "failed"
+    stop = False
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
             log.open(history)
-            _tell(callbacks, "begin", config)
+            _notify(callbacks, "begin", config)
             if not history:
                 stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
             while state.round < job.rounds and status == "done":
                 if stop or interrupted or state.round == stop_after:
                     status = "stopped"
                     break
-                measured = _diagnosed(job, state, engine) if _due(config, state.round + 1) else {}
+                measured = _diagnosed(job, state, engine, config)
                 new, row = one_round(job, state, engine)
                 row |= measured
                 if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
-                    # keep the last model that was one; nothing of this round could be used
+                    # keep the last finite model; this round's updates are useless
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
                     row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
                 state = new
                 last = state.round == job.rounds or status == "diverged"
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model, engine.memories())
-            log.close(run)
+            if log.folder is not None:
+                run.save(log.folder)
             ended = status
         finally:
             engine.close()
-            _tell(callbacks, "end", ended)
+            _notify(callbacks, "end", ended)
     if interrupted and status == "stopped":
         raise KeyboardInterrupt
     return run
 
 
-def _tell(callbacks: Sequence[Callback], moment: str, what: Any) -> None:
-    """Callbacks may also have `begin(config)` and `end(status)`."""
+def _notify(callbacks: Sequence[Callback], event: str, value: Any) -> None:
+    """Call `begin(config)` or `end(status)` of the callbacks that have it."""
     for callback in callbacks:
-        getattr(callback, moment, lambda what: None)(what)
+        getattr(callback, event, lambda value: None)(value)
 
 
 @contextmanager
 def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
-    """Note the first interrupt instead of raising it, so that a round ends and is saved; a second one raises."""
+    """Record the first interrupt instead of raising it, so that the round ends and is saved; a second one raises."""
     signals: list[int] = []
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield signals
@@ -282,15 +283,13 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _diagnosed(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
-    from ..lab.diagnose import diagnose  # measured only where somebody asks
+def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) -> dict[str, float | None]:
+    every = config.get("diagnose")  # missing in run directories of earlier versions
+    if every is None or (state.round + 1) % every:
+        return {}
+    from ..lab.diagnose import diagnose  # the core imports lab/ only on request
 
     return diagnose(job, state, engine)
-
-
-def _due(config: dict[str, Any], t: int) -> bool:
-    every = config.get("diagnose")  # a run directory of an earlier version does not say
-    return every is not None and t % every == 0
 
 
 def _evaluate(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
@@ -315,8 +314,8 @@ def resume(
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
-    Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler.
-    What the configuration cannot name (a task, an algorithm or a world made of Python objects) must be given again.
+    Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler. A
+    task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
     """
     path = Path(folder)
     config = read_config(path)
@@ -364,7 +363,7 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
 
 
 def status_of(path: Path, config: dict[str, Any]) -> str:
-    """How the run in this directory stands: "done", "diverged" or "stopped" (rounds are left)."""
+    """The status of the run in this directory: "done", "diverged" or "stopped" (rounds are left)."""
     history = rows.read(path / "history.jsonl") if (path / "history.jsonl").exists() else History()
     if not files.ended(path):
         return "stopped"

@@ -45,14 +45,14 @@ def get(text: str) -> Task:
 
 
 def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
-    """The function that makes the task of this name, and what to call it with; no data are needed to ask.
+    """The function that makes the task of this name, and its arguments; needs no data.
 
     >>> find("cifar10:alpha=0.3")[1]
     {'alpha': 0.3}
     """
     segments = grammar.parse(text)
     if len(segments) > 1:
-        raise InputError(f"'{text}' is not one task; only algorithms are put together with +.")
+        raise InputError(f"'{text}' is not one task; only algorithms are combined with +.")
     name, values = segments[0]
     if name not in TASKS:
         raise unknown("task", name, TASKS)

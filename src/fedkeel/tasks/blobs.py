@@ -1,4 +1,4 @@
-"""Gaussian classes made on the spot, one class per client: small problems on which client drift shows."""
+"""Generated Gaussian classes, one class per client: small problems with strong client drift."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _task(name: str, text: str, classes: int, samples: int, hidden: tuple[int, .
 def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
     """Dense layers with ReLU between them."""
     widths = [features, *hidden]
-    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 

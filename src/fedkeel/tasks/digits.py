@@ -19,7 +19,7 @@ from .splitting import dealt
 def digits(alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet", seed: int = 0) -> Task:
     """1,797 digits of 8x8 pixels, no download: softmax regression (650 parameters) on 50 clients.
 
-    A fifth of the digits test, always the same ones. seed: of the partition.
+    A fixed fifth of the digits is the test set. seed: of the partition.
     (Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI, CC BY 4.0.)
 
     >>> task = digits()

@@ -1,4 +1,4 @@
-"""FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, made on the spot (Li et al. 2020)."""
+"""FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, generated (Li et al. 2020)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES, FEATURES = 10, 60
 
 
 def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: bool = False, seed: int = 0) -> Task:
-    """FedProx's Synthetic(alpha, beta), made on the spot: 30 users, 10 classes; softmax regression, 610 parameters.
+    """FedProx's Synthetic(alpha, beta), generated: 30 users, 10 classes; softmax regression, 610 parameters.
 
     alpha: how much users' labellings differ; beta: how much their inputs do.
 
@@ -63,8 +63,8 @@ def _data(alpha: float, beta: float, users: int, iid: bool, seed: int) -> Federa
         x = centre + own.standard_normal((size, FEATURES)) * scale
         parts.append((x, np.argmax(x @ weight + bias, 1)))
     cuts = [int(0.9 * size) for size in sizes]
-    train, test = ([(x[part], y[part]) for (x, y), part in zip(parts, slices, strict=True)]
-                   for slices in ([slice(cut) for cut in cuts], [slice(cut, None) for cut in cuts]))  # fmt: skip
+    train = [(x[:cut], y[:cut]) for (x, y), cut in zip(parts, cuts, strict=True)]
+    test = [(x[cut:], y[cut:]) for (x, y), cut in zip(parts, cuts, strict=True)]
     x, y = (np.concatenate(part) for part in zip(*train, strict=True))
     tx, ty = (np.concatenate(part) for part in zip(*test, strict=True))
     return FederatedData(x, y, np.cumsum([0, *cuts]), test=(tx, ty))

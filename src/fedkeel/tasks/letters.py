@@ -55,7 +55,9 @@ def _hdf5(folder: Path, part: str) -> tuple[Pair, list[str]]:
     clients = list(read.hdf5(file, ("pixels", "label")))
     x = np.concatenate([fields["pixels"] for _, fields in clients])
     y = np.concatenate([fields["label"] for _, fields in clients]).astype(np.int64)
-    writers = [writer for writer, fields in clients for _ in fields["label"]]
+    writers: list[str] = []
+    for writer, fields in clients:
+        writers += [writer] * len(fields["label"])
     return (_pictures(file, x.astype(np.float32)), y), writers
 
 

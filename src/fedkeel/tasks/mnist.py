@@ -47,7 +47,7 @@ def fmnist(
 
 
 def mnist_writers(model: str = "deltasgd_cnn") -> Task:
-    """MNIST with a client for each of the 539 people who wrote it; nobody in the test set wrote training digits.
+    """MNIST with a client for each of the 539 people who wrote it; training and test writers differ.
 
     The writers come from the QMNIST label files. Batch size and budget are those of the GEL papers on FEMNIST.
     """
@@ -65,7 +65,7 @@ def _task(name: str, data: FederatedData, model: str, text: str, gel: bool = Fal
         batch_size=20 if gel else 64,
         lr=0.01,
         budget=UniformSteps(4, 20) if gel else Epochs(1),
-        exits=partial(MODELS["exit_net"], classes=10) if model == NETS[0] else None,  # another model was chosen to stay
+        exits=partial(MODELS["exit_net"], classes=10) if model == NETS[0] else None,  # a model chosen by the user stays
         spec=text,
     )
 

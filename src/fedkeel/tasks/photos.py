@@ -24,7 +24,7 @@ NETS = ("mobilenet_v2", "vit_b16", "resnet18", "resnet50", "resnet8")
 
 
 class Pixels(nn.Module):
-    """A model on bytes: pictures stay 0..255 in memory, a quarter of the room, and become -1..1 on their way in."""
+    """A model on bytes: pictures stay 0..255 in memory, a quarter of the size, and become -1..1 in the forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def _celeba_cnn(size: int) -> nn.Module:
 def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     """CelebA as LEAF uses it: is the person smiling? A client is a person with at least `least` photographs.
 
-    90 % of each person's photographs train. size: pixels of a side. people: only the first ones, by number.
+    90 % of each person's photographs are training data. size: pixels of a side. people: only the first ones, by number.
     Batch size and target of the first GEL paper; GroupNorm stands where LEAF has BatchNorm.
     """
     check(is_count(size, 16), "celeba", "size", "an integer >= 16", size)
@@ -91,7 +91,7 @@ def _photos(name: str, table: str, classes: int, model: str, size: int, people: 
         loss=cross_entropy,
         data=_mapped(store.folder(name), table, size, people),
         name=name,
-        # The GHBM paper does not say; these are of those who made the splits (Hsu et al. 2020).
+        # The GHBM paper does not give these; they are from the authors of the splits (Hsu et al. 2020).
         batch_size=32 if name == "gldv2" else 64,
         lr=0.03 if model == "vit_b16" else 0.1,
         budget=Epochs(5),
@@ -112,7 +112,7 @@ def _mapped(folder: Path, table: str, size: int, people: int | None) -> Federate
 
 
 def _natural(text: str) -> tuple[int, str]:
-    """Numbers by size, before anything else by letters."""
+    """Sort key: numbers by value, then other texts alphabetically."""
     return (int(text), "") if text.isdigit() else (2**62, text)
 
 
@@ -135,7 +135,7 @@ def _faces(folder: Path, size: int, least: int, people: int | None) -> Federated
     chosen = set(known)
     files = sorted(file for file, person in owner.items() if person in chosen)
     if not files:
-        raise InputError(f"{folder} has nobody with {least} photographs.")
+        raise InputError(f"{folder} has no person with {least} photographs.")
     test = np.zeros(len(files), bool)
     people_of = np.array([owner[file] for file in files])
     for person in known:

@@ -81,7 +81,7 @@ def _data(folder: Path, roles: int | None, limit: int | None, length: int, test:
     file = folder / "roles.jsonl"
     found = {f"{role.play}: {role.name}": encode("\n".join(role.speeches))
              for role in read.roles(file if file.exists() else folder)}  # fmt: skip
-    # The first windows train; the test part starts where no window shares a character with them that it predicts.
+    # The first windows are training data; test windows start later, so that no character is predicted in both.
     cuts = {name: int(SHARE * (len(text) - length)) for name, text in found.items()}
     names = [name for name in sorted(found) if cuts[name] > 0 and cuts[name] + length - 1 < len(found[name]) - length]
     if not names:

@@ -28,7 +28,7 @@ ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standi
 def heart(seed: int = 0) -> Task:
     """Heart disease or not, in the 740 complete records of four hospitals (FLamby's selection); logistic regression.
 
-    Two thirds of each hospital's records train; take all clients (`World(cohort="all")`). seed: of that split.
+    Two thirds of each hospital's records train; use all clients (`World(cohort="all")`). seed: of that split.
     """
     check(is_count(seed, 0), "heart", "seed", "an integer >= 0", seed)
     data = _hearts(store.folder("heart"), seed)
@@ -47,7 +47,7 @@ def heart(seed: int = 0) -> Task:
 def wisdm(hidden: int = 64, seed: int = 0) -> Task:
     """Six activities from 43 features of ten seconds of a phone's accelerometer; 36 users; one hidden layer.
 
-    A fifth of each user's windows test. seed: of that split.
+    A fifth of each user's windows is the test set. seed: of that split.
     """
     check(is_count(hidden), "wisdm", "hidden", "an integer >= 1", hidden)
     check(is_count(seed, 0), "wisdm", "seed", "an integer >= 0", seed)
@@ -70,7 +70,8 @@ def _hearts(folder: Path, seed: int) -> FederatedData:
     hospital = np.repeat(HOSPITALS, [len(table) for table in tables])
     table = np.concatenate(tables)
     whole = ~np.isnan(table[:, :FEATURES]).any(1)
-    x, y, hospital = table[whole, :FEATURES], (table[whole, 13] > 0).astype(np.int64), hospital[whole]
+    x, hospital = table[whole, :FEATURES], hospital[whole]
+    y = (table[whole, 13] > 0).astype(np.int64)
     kinds = [x[:, [column]] == np.unique(x[:, column]) for column in (CHEST_PAIN, CARDIOGRAM)]
     x = np.hstack([np.delete(x, (CHEST_PAIN, CARDIOGRAM), 1), *kinds])
     return _split(x, y, hospital, 2 / 3, seed)
@@ -86,8 +87,8 @@ def _activities(folder: Path, seed: int) -> FederatedData:
 
 
 def _split(x: NDArray[Any], y: NDArray[Any], owner: NDArray[Any], share: float, seed: int) -> FederatedData:
-    """A random `share` of each owner's rows trains, the rest tests; columns scaled by the training rows' mean and
-    deviation, then what is missing takes the mean."""
+    """A random `share` of each owner's rows trains, the rest tests; columns are scaled by the training rows' mean and
+    deviation, and missing values become the mean."""
     train = np.zeros(len(y), bool)
     for number, name in enumerate(np.unique(owner)):
         rows = np.flatnonzero(owner == name)

@@ -1,4 +1,4 @@
-"""LEAF Synthetic: 1,000 users, 5 classes, 60 features, made on the spot (Caldas et al. 2018, arXiv 1812.01097)."""
+"""LEAF Synthetic: 1,000 users, 5 classes, 60 features, generated (Caldas et al. 2018, arXiv 1812.01097)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _data(users: int, seed: int) -> FederatedData:
     random = np.random.RandomState(seed)
     mixing = random.normal(0, 1, (FEATURES + 1, CLASSES, 1))
     mean = random.normal(random.normal(0, 1), 1, 1)
-    # multivariate_normal factors the covariance anew at every call; factoring it once gives the same numbers.
+    # multivariate_normal factors the covariance at every call; factoring it once gives the same numbers.
     # Powers by Python, as LEAF takes them: numpy's differ in the last bit.
     _, spread, axes = np.linalg.svd(np.diag([j**-1.2 for j in range(1, FEATURES + 1)]))
     factor = np.sqrt(spread)[:, None] * axes

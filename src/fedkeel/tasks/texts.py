@@ -76,12 +76,7 @@ def agnews(
 
 
 def newsgroups(
-    partition: str = "author",
-    clients: int = 100,
-    alpha: float = 0.1,
-    least: int = 10,
-    length: int = 200,
-    seed: int = 0,
+    partition: str = "author", clients: int = 100, alpha: float = 0.1, least: int = 10, length: int = 200, seed: int = 0
 ) -> Task:
     """20 Newsgroups: which of 20 groups a post was sent to; a client is an author, or posts are dealt out by label.
 

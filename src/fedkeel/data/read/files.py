@@ -1,4 +1,4 @@
-"""What all readers share: opening a file, and saying what is wrong with it."""
+"""What all readers share: opening a file, and error messages that name it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...errors import InputError
 
 @contextmanager
 def reading(file: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `file` into one line that names it.
+    """Turn any error while reading `file` into a one-line InputError that names it.
 
     >>> with reading(Path("numbers.txt"), "a list of numbers"):
     ...     int("seven")
@@ -33,7 +33,7 @@ def reading(file: Path, what: str) -> Iterator[None]:
 
 
 def opened(file: Path) -> BinaryIO:
-    """The file's bytes, unzipped when it is gzip (told by its first bytes, not by its name)."""
+    """The file's bytes, unzipped if its first bytes (not its name) say gzip."""
     with open(file, "rb") as handle:
         zipped = handle.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(file, "rb")) if zipped else open(file, "rb")

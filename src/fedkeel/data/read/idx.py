@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .files import broken, opened, reading
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-LARGEST = 2**33  # bytes; a header that promises more is not believed
+LARGEST = 2**33  # bytes; a header that announces more is refused
 
 
 def idx(file: Path) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -24,7 +25,7 @@ def roles(path: Path) -> list[Role]:
         files = sorted(path.glob("*.xml"))
         if not files:
             raise broken(path, "it holds no play in XML")
-        return [role for file in files for role in play(file)]
+        return list(chain.from_iterable(map(play, files)))
     if path.suffix == ".xml":
         return play(path)
     found = []
@@ -40,7 +41,7 @@ def roles(path: Path) -> list[Role]:
 def play(file: Path) -> list[Role]:
     """The roles of one play: lines joined by line breaks, stage directions left out; a speech of two counts for both.
 
-    Names are in capitals: the plays write one role now so, now otherwise.
+    Names are in capitals, as the plays spell the same role in different ways.
 
 
     >>> import tempfile
@@ -60,10 +61,10 @@ def play(file: Path) -> list[Role]:
         raise broken(file, "it is not a <PLAY> with a <TITLE>")
     said: dict[str, list[str]] = {}
     for speech in tree.iter("SPEECH"):
-        words = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
+        lines = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
         for speaker in speech.findall("SPEAKER"):
-            if (name := (speaker.text or "").strip().upper()) and words:
-                said.setdefault(name, []).append(words)
+            if (name := (speaker.text or "").strip().upper()) and lines:
+                said.setdefault(name, []).append(lines)
     return [Role(title, name, speeches) for name, speeches in said.items()]
 
 

@@ -6,6 +6,7 @@ import importlib
 import sqlite3
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def hdf5(file: Path, fields: tuple[str, ...], clients: int | None = None) -> Ite
     The layout is `examples/CLIENT/FIELD`, the first axis of a field counting samples.
     """
     with reading(file, "HDF5"), open(file, "rb"):
-        pass  # h5py's own message for a missing file is long
+        pass  # h5py's message for a missing file is long
     try:
         h5py: Any = importlib.import_module("h5py")
     except ImportError as error:
@@ -49,7 +50,7 @@ def sqlite(
     Table `client_metadata` lists clients, table `examples` holds their samples as tf.Example messages.
     """
     with reading(file, "SQLite"), open(file, "rb"):
-        pass  # sqlite3 would make a missing file
+        pass  # sqlite3 would create a missing file
     # immutable: no lock and no journal beside a file that may be read-only
     base = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     ask = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid LIMIT ?"
@@ -90,7 +91,7 @@ def _values(feature: bytes) -> list[Any]:
             packed = b"".join(_fields(content, 1))
             return list(struct.unpack(f"<{len(packed) // 4}f", packed))
         if kind == 3:
-            return [number for block in _fields(content, 1) for number in _varints(block)]
+            return list(chain.from_iterable(map(_varints, _fields(content, 1))))
     return []
 
 

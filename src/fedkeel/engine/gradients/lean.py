@@ -1,4 +1,4 @@
-"""What a worker's own replica of a model does differently: the same numbers, with fewer walks through memory."""
+"""Faster layers for a worker's own replica of a model: the same bits with fewer passes over memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...flat import FlatModel
 
 L = TypeVar("L", bound=nn.Module)
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-LARGE = 2**18  # elements of a weight from which its derivative is written straight to its place: a megabyte
+LARGE = 2**18  # elements (a megabyte) from which a weight's gradient is written straight into the flat gradient
 
 
 def lean(model: FlatModel) -> list[Direct]:
-    """Let the model's layers give the same numbers sooner; returns those that write their own derivatives."""
+    """Speed up the model's layers without changing a bit; returns those that write their own weight gradients."""
     layers = list(model.module.modules())
     for layer in layers:
         if is_plain(layer, nn.Sequential):
@@ -29,26 +29,26 @@ def lean(model: FlatModel) -> list[Direct]:
 
 
 def is_plain(layer: nn.Module, kind: type[L]) -> TypeGuard[L]:
-    """Whether a layer does what its class says: nobody gave it a `forward` of its own."""
+    """Whether a layer is exactly of this class and its `forward` was not replaced on the instance."""
     return type(layer) is kind and "forward" not in vars(layer)
 
 
 def release(model: FlatModel) -> None:
-    """Let go what replaced a layer's forward: it refers to its layer, and the layer to it."""
+    """Restore the layers' own `forward`; the replacements form reference cycles with their layers."""
     for layer in model.module.modules():
         vars(layer).pop("forward", None)
 
 
 def _is_large(layer: nn.Linear) -> bool:
-    weight = layer._parameters.get("weight")  # what a parametrization computes is not here
+    weight = layer._parameters.get("weight")  # None if a parametrization computes the weight
     return weight is not None and weight.grad is not None and weight.numel() >= LARGE
 
 
 class PoolFirst:
-    """A chain in which max-pooling comes before the ReLU that precedes it, which then has a fraction of the elements.
+    """A chain that runs max-pooling before the preceding ReLU, so that ReLU has a fraction of the elements to do.
 
-    The same bits, of derivatives too: where the largest of a window is positive it is the same element, and where it is
-    not nothing flows back either way. Only running the chain as a whole is changed, not what it consists of.
+    Outputs and gradients are bit-identical: if the maximum of a window is positive both orders select the same element,
+    otherwise the gradient is zero in both. Only the chain's `forward` changes, not its layers.
     """
 
     def __init__(self, chain: nn.Sequential) -> None:
@@ -66,36 +66,37 @@ class PoolFirst:
 
 
 def _commute(first: nn.Module, second: nn.Module) -> bool:
-    """Whether nobody can tell: nothing is changed in place, every window has a sample, and no hook looks on."""
+    """Whether ReLU and pooling can be swapped unnoticed: no in-place change, no dilation, no hooks."""
     if not is_plain(first, nn.ReLU) or not is_plain(second, nn.MaxPool2d):
         return False
     plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))
-    return plain and not any(getattr(layer, kind) for layer in (first, second) for kind in HOOKS)
+    return plain and not any(getattr(first, kind) or getattr(second, kind) for kind in HOOKS)
 
 
 def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:
-    """Have the derivative arrive in the layout of the output: the way back through the layer is much faster then.
+    """Convert the incoming gradient to the layout of the output, which makes the layer's backward pass much faster.
 
-    What flattens images, before a linear layer, sends it in another.
+    Flattening images before a linear layer yields a gradient in another layout.
     """
     if isinstance(output, Tensor) and output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
         output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
 
 class Direct:
-    """A large linear layer that writes its weight's derivative straight into the flat gradient.
+    """A large linear layer that writes its weight's gradient straight into the flat gradient.
 
-    torch would make it elsewhere and add it to zeros here: two more walks through memory. It writes between `begin` and
-    `finish`, which stand around the way back of a training step; any other derivative is torch's own affair.
+    torch would allocate it and then add it to zeros: two more passes over memory. The layer writes between `begin` and
+    `finish`, which enclose the backward pass of a training step; outside of them autograd works as usual.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.weight, self.begun, self.written = layer, layer.weight, False, False
+        self.layer, self.weight = layer, layer.weight
+        self.begun, self.written = False, False
         self.bind()
         layer.forward = self.forward  # type: ignore[method-assign]
 
     def bind(self) -> None:
-        """Write from now on where the weight's gradient is."""
+        """Take the current `weight.grad` as the place to write to."""
         assert self.weight.grad is not None
         self.slot, self.weight.grad = self.weight.grad, None
 
@@ -107,11 +108,11 @@ class Direct:
         return rows if input.ndim == 2 else rows.view(*input.shape[:-1], rows.shape[-1])
 
     def begin(self) -> None:
-        """Before the way back."""
+        """Call before the backward pass."""
         self.begun, self.written = True, False
 
     def write(self, d: Tensor, x: Tensor) -> None:
-        """The part of the derivative that comes from one use of the layer."""
+        """Add the weight gradient of one use of the layer."""
         if self.written:
             self.slot.addmm_(d.t(), x)
         else:
@@ -119,7 +120,7 @@ class Direct:
         self.written = True
 
     def finish(self) -> None:
-        """After the way back: what came by other ways than this layer, or did not come at all."""
+        """Call after the backward pass: adds gradients from other uses of the weight; zero if there were none."""
         self.begun = False
         if not self.written:
             self.slot.zero_()
@@ -129,7 +130,7 @@ class Direct:
 
 
 def special(x: Tensor) -> bool:
-    """Whether more than plain autograd looks on: mixed precision, torch.func, forward derivatives, torch.compile."""
+    """Whether more than plain autograd is active: autocast, torch.func, forward-mode AD or torch.compile."""
     functional = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     kind = x.device.type
     mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
@@ -137,7 +138,7 @@ def special(x: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """x W' + b on rows, where the derivative by W goes where `Direct` says."""
+    """x W' + b on rows; `Direct` receives the gradient of W."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, direct: Direct) -> Tensor:
@@ -158,7 +159,7 @@ class _Linear(torch.autograd.Function):
 
 
 def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[tuple[int, int]]:
-    """(begin, end) of the flat gradient between what is written directly: what has to be zero before a way back."""
+    """(begin, end) ranges of the flat gradient that no layer writes directly: to be zeroed before a backward pass."""
     offsets = sorted((int(direct.slot.storage_offset()), direct.slot.numel()) for direct in directs)
     taken = [(begin, begin + size) for begin, size in offsets]
     begins, ends = [0, *(end for _, end in taken)], [*(begin for begin, _ in taken), model.size]
