@@ -108,9 +108,8 @@ def take_steps(group: Group, y: Tensor) -> End:
     lr_sum, loss_sum = torch.zeros_like(lr), torch.zeros_like(lr)
     state = group.client.init(y, lr)
     last = torch.zeros_like(y) if group.acting("walk") else None
-    for active, steps in groupby(
-        range(batches.longest), batches.active.__getitem__
-    ):  # without the clients that are done
+    # Clients that have spent their budget leave from the end; between two leavings the same functions serve every step.
+    for active, steps in groupby(range(batches.longest), batches.active.__getitem__):
         complete = active == len(y)
         now, rates = (y, lr) if complete else (y[:active], lr[:active])
         states = state if complete else {name: rows[:active] for name, rows in state.items()}
