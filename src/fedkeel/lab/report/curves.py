@@ -15,7 +15,6 @@ AXES: dict[str, Callable[[Row], Any]] = {
     "round": lambda row: row["round"],
     "gradients": lambda row: row.get("gradients"),
     "megabytes": lambda row: megabytes(row),
-    "seconds": lambda row: row.get("sim_seconds"),
 }
 
 
