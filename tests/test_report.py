@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -10,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.lab.compare import Arm
+from fedkeel.lab.compare import Arm, top_share
 from fedkeel.lab.report import replay, verdict
 from fedkeel.lab.report.curves import POINTS, curve
 from fedkeel.lab.report.page import as_html, document, read
 from fedkeel.lab.report.runs import Group, Ran, Reader, arms, labels
+from fedkeel.lab.report.terminal import ranks, table
 from fedkeel.run.history import History
 
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -451,4 +454,44 @@ def test_a_phone_does_not_scroll_sideways(compared: Path, tmp_path: Path, browse
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get((tmp_path / "r.html").as_uri())
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    tops = (
+        "return [...document.querySelectorAll('.group')].map(g => new Set([...g.children].map(b => b.offsetTop)).size)"
+    )
+    assert set(browser.execute_script(tops)) == {1}  # the buttons of a group are in one line
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_one_task_ranks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither one comparison nor two of the same task say how often an algorithm is best."""
+    for seed in ("0", "1"):
+        words = ["run", "synthetic:users=6", "fedavg", "gel", "--rounds", "1", "--cohort", "2", "--seed", seed]
+        assert main([*words, "--out", str(tmp_path / seed)]) == 0
+    capsys.readouterr()
+    for names in (["0"], ["0", "1"]):
+        places = [str(tmp_path / name) for name in names]
+        assert main(["compare", *places]) == 0
+        out = capsys.readouterr().out
+        assert "best" not in out and "100%" not in out
+        assert ("no ranks across tasks" in out) == (len(names) > 1)
+        assert main(["compare", *places, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["top_share"] == {}
+
+
+def test_an_algorithm_of_one_task_has_no_share() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    ranks(top_share([{"a": 0.9, "b": 0.8}, {"a": 0.5}]), console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert next(line.split() for line in lines if line.startswith("a ")) == ["a", "2", "100%", "100%"]
+    assert next(line.split() for line in lines if line.startswith("b ")) == ["b", "1", "-", "-"]
+
+
+@pytest.mark.parametrize("rounds", [2, 40])
+def test_a_mean_over_the_last_rounds_is_shown_only_where_there_are_several(rounds: int) -> None:
+    history = History({"round": t, "accuracy": 0.5, "gradients": t, "bytes_down": t, "bytes_up": t}
+                      for t in range(rounds + 1))  # fmt: skip
+    console = Console(file=io.StringIO(), width=150)
+    table([Arm("fedprox+gel", None, [history], ["done"])], None, rounds, console)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("last 10" in out) == (rounds == 40)
+    assert "last 1 " not in out
+    assert out.rstrip().endswith("GEL sets the client momentum to 0.9 in fedprox+gel.")

@@ -193,12 +193,18 @@ def _headline(c: Comparison) -> str:
         return f"{first.name} is ahead, but with one seed there is no interval."
     if fast is None:
         tied = c.tied_at_the_end(end)
-        return f"{end.name} ends best, but its lead over {_names(tied)} is not clear." if tied else f"Use {end.name}."
+        return f"{end.name} ends best, but {_unclear(c, end, tied)}." if tied else f"Use {end.name}."
     if reasons := _other_reasons(c, fast, end):
         return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
     if tied := c.tied_in_rounds(fast):
-        return f"{fast.name} takes the fewest rounds to {c.target:g}, but its lead over {_names(tied)} is not clear."
+        return f"{fast.name} takes the fewest rounds to {c.target:g}, but {_unclear(c, fast, tied)}."
     return f"Use {fast.name}."
+
+
+def _unclear(c: Comparison, best: Score, tied: Sequence[Score]) -> str:
+    if len(tied) > 2 and len(tied) == len(c.rivals(best)):
+        return f"it has no clear lead over any of the other {len(tied)}"
+    return f"its lead over {_names(tied)} is not clear"
 
 
 def _other_reasons(c: Comparison, fast: Score, end: Score) -> list[str]:
@@ -252,7 +258,7 @@ def _end(c: Comparison) -> list[str]:
         text += f", {_ranged(ahead, '{:.4f}')} better than {base.name}"
     tied = c.tied_at_the_end(end)
     if tied and len(end.seeds) > 1:
-        text += f"; its lead over {_names(tied)} is not clear"
+        text += f"; {_unclear(c, end, tied)}"
     return [text + "."]
 
 
@@ -289,7 +295,7 @@ def _warnings(c: Comparison) -> list[str]:
     lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.scores if s.diverged]
     if c.target is not None:
         lines += [
-            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds, counted with their whole run."
+            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds (counted with the whole run)."
             for s in c.scores
             if s.missed and not s.diverged
         ]
