@@ -109,7 +109,7 @@ function lineChart(series, { width, height, xName, yName, target = null, label }
     const points = one.points;
     svg.append(make("path", { class: "edge", colour: { what: "stroke", of: armColour(one.arm) },
       d: path(points, p => p.low) + path(points, p => p.high) }));
-    svg.append(make("path", { class: "band", "fill-opacity": wide.length > 3 ? .04 : .1, colour: { what: "fill", of: armColour(one.arm) },
+    svg.append(make("path", { class: "band", "fill-opacity": wide.length > 3 ? .07 : .1, colour: { what: "fill", of: armColour(one.arm) },
       d: path(points, p => p.low) + path([...points].reverse(), p => p.high).replace("M", "L") + "Z" }));
   }
   if (target !== null) svg.append(
