@@ -27,7 +27,7 @@ def climb(rounds: int, at: int, share: float = 1.0) -> History:
     return History(
         {
             "round": t, "accuracy": min(1.0, t / at) * share, "loss": 1.0, "gradients": 10 * t, "bytes_down": 300 * t,
-            "bytes_up": 100 * t, "sim_seconds": None, "wall_seconds": 0.5 * t, "clients": 4, "dropped": 0,
+            "bytes_up": 100 * t, "wall_seconds": 0.5 * t, "clients": 4, "dropped": 0,
         }
         for t in range(rounds + 1)
     )  # fmt: skip

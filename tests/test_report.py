@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.lab.compare import top_share
 from fedkeel.lab.report import replay, verdict
 from fedkeel.lab.report.curves import POINTS, curve
 from fedkeel.lab.report.page import as_html, document, read
-from fedkeel.lab.report.runs import Group, Ran, Reader, arms
+from fedkeel.lab.report.runs import Group, Ran, Reader, arms, labels
+from fedkeel.lab.report.terminal import ranks, table
 from fedkeel.lab.stats import Arm, Gain, difference
 from fedkeel.run.history import History
 
@@ -34,14 +39,14 @@ def ran(name: str, seed: int, accuracies: list[Any], status: str = "done", **con
     return Ran(Path("runs", name, f"seed-{seed}"), known | config, {"python": "3"}, History(rows), status)
 
 
-def told(*runs: Ran) -> dict[str, Any]:
-    return verdict.told(verdict.compare(arms(runs)))
+def words(*runs: Ran) -> dict[str, Any]:
+    return verdict.in_words(verdict.compare(arms(runs)))
 
 
 def test_the_faster_arm_is_named_with_its_price() -> None:
     slow = [ran("slow", s, [0, 0.1, 0.2, 0.3, 0.8 + s / 1000, 0.8 + s / 1000]) for s in range(3)]
     fast = [ran("fast", s, [0, 0.5, 0.8, 0.9, 0.9, 0.9 + s / 500]) for s in range(3)]
-    said = told(*slow, *fast)
+    said = words(*slow, *fast)
     assert said["headline"] == "Use fast."
     assert "fast took 2.0 rounds, 20 gradients and 4 MB (means over 3 seeds)" in said["points"][0]
     assert "saves 2.0 (2.0\xa0to\xa02.0) rounds" in said["points"][1]
@@ -50,13 +55,13 @@ def test_the_faster_arm_is_named_with_its_price() -> None:
 def test_arms_whose_interval_includes_0_cannot_be_told_apart() -> None:
     one = [ran("one", s, [0, a], target=None) for s, a in enumerate((0.5, 0.6, 0.7))]
     two = [ran("two", s, [0, a], target=None) for s, a in enumerate((0.6, 0.5, 0.71))]
-    assert told(*one, *two)["headline"] == "two and one cannot be told apart."
+    assert words(*one, *two)["headline"] == "two ends best, but its lead over one is not clear."
     (line,) = verdict.versus(verdict.compare(arms([*one, *two])))
-    assert line["end_said"] == "cannot tell them apart"
+    assert line["end_said"] == "not clear"
 
 
 def test_one_seed_gives_no_interval_and_says_so() -> None:
-    said = told(ran("one", 0, [0, 0.85]), ran("two", 0, [0, 0.5]))
+    said = words(ran("one", 0, [0, 0.85]), ran("two", 0, [0, 0.5]))
     assert "one seed" in said["headline"]
     assert any("--seeds 5" in point for point in said["points"])
     assert difference({0: 1.0}, {0: 2.0}) == Gain(-1.0)
@@ -69,7 +74,7 @@ def test_a_seed_that_missed_the_target_never_counts_as_if_it_had_not() -> None:
     cells = verdict.table(c)["rows"]
     assert cells[0][0] == "–"  # no mean of rounds that were never enough
     assert cells[1][3] == "> +300.0%"  # at least: four rounds were not enough for what took one
-    assert any("base did not reach 0.8 in 2 of 2 seeds" in line for line in verdict.told(c)["warnings"])
+    assert any("base did not reach 0.8 in 2 of 2 seeds" in line for line in verdict.in_words(c)["warnings"])
     assert c.saved(c.arms[0], c.arms[1]) is None
 
 
@@ -78,7 +83,7 @@ def test_a_target_nobody_reached_leaves_whole_runs_to_compare() -> None:
     c = verdict.compare(arms(runs))
     assert verdict.table(c)["heads"][0] == "whole run: rounds"
     assert verdict.table(c)["rows"][0][:2] == ["2.0", "20"]
-    said = verdict.told(c)
+    said = verdict.in_words(c)
     assert said["headline"] == "Use good."
     assert said["points"][0].startswith(
         "No run reached 0.8, so whole runs are compared. The whole run of good took 2.0"
@@ -89,7 +94,7 @@ def test_a_target_nobody_reached_leaves_whole_runs_to_compare() -> None:
 def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
     bad = [ran("bad", s, [0, 0.99], "diverged" if s else "done", target=None) for s in range(2)]
     good = [ran("good", s, [0, 0.5 + s / 10], target=None) for s in range(2)]
-    said = told(*bad, *good)
+    said = words(*bad, *good)
     assert said["headline"] == "Use good."
     assert "bad diverged in 1 of 2 seeds." in said["warnings"]
 
@@ -98,21 +103,21 @@ def test_a_diverged_arm_is_not_recommended_however_well_it_stood() -> None:
 def test_arms_that_share_no_seed_cannot_be_told_apart(target: float | None) -> None:
     one = [ran("one", s, [0, 0.5, 0.8 + s / 1000], target=target) for s in range(3)]
     two = [ran("two", s, [0, 0.9, 0.9 + s / 1000], target=target) for s in range(3, 6)]
-    said = told(*one, *two)
-    assert "cannot be told apart" in said["headline"]
-    assert said["points"][-1].startswith("How sure: no other arm shares a seed with two, so nothing is paired.")
+    said = words(*one, *two)
+    assert "its lead over one is not clear" in said["headline"]
+    assert said["points"][-1].startswith("No other arm shares a seed with two, so there is no interval.")
     later = [ran("two", s, [0, 0.9, 0.9], target=target) for s in range(2, 5)]
-    assert "How sure: arms share one seed" in told(*one, *later)["points"][-1]
+    assert "The arms share one seed" in words(*one, *later)["points"][-1]
     both = [ran("both", s, [0, 0.1, 0.8 - s / 1000], target=target) for s in range(2, 6)]
-    assert "How sure: 0 to 3 seeds, paired" in told(*one, *two, *both)["points"][-1]
+    assert "0 to 3 paired seeds" in words(*one, *two, *both)["points"][-1]
 
 
 def test_the_best_end_is_a_reason_only_where_seeds_are_shared() -> None:
     hasty = [ran("hasty", s, [0, 0.8, 0.8, 0.8 + s / 1000]) for s in range(3)]
     later = [[0, 0.1, 0.8, 0.95 + s / 1000] for s in range(3)]
-    assert "later for the best" in told(*hasty, *(ran("later", s, later[s]) for s in range(3)))["headline"]
-    apart = told(*hasty, *(ran("later", s + 3, later[s]) for s in range(3)))["headline"]
-    assert apart == "Use hasty; in rounds it cannot be told apart from later."
+    assert "later for the best" in words(*hasty, *(ran("later", s, later[s]) for s in range(3)))["headline"]
+    apart = words(*hasty, *(ran("later", s + 3, later[s]) for s in range(3)))["headline"]
+    assert apart == "hasty takes the fewest rounds to 0.8, but its lead over later is not clear."
 
 
 @pytest.mark.parametrize("accuracies", [[0, 0.8, 0.9], [0, 0.1, 0.2]])
@@ -131,7 +136,7 @@ def test_an_arm_with_fewer_gradients_is_named_beside_the_one_with_fewer_rounds()
     for run in hasty:
         for row in run.history:
             row["gradients"] *= 3
-    said = told(*frugal, *hasty)
+    said = words(*frugal, *hasty)
     assert said["headline"] == "Use hasty for the fewest rounds to 0.8, frugal for the fewest gradients."
 
 
@@ -142,14 +147,103 @@ def test_of_losses_the_smaller_is_better() -> None:
             row["loss"] = loss + seed
         return run
 
-    said = told(*(lossy("high", s, 2.0) for s in range(2)), *(lossy("low", s, 1.0) for s in range(2)))
+    said = words(*(lossy("high", s, 2.0) for s in range(2)), *(lossy("low", s, 1.0) for s in range(2)))
     assert said["headline"] == "Use low."
     assert "1.0000 (1.0000\xa0to\xa01.0000) better than high" in said["points"][1]
 
 
 def test_runs_with_rounds_left_are_not_counted() -> None:
-    said = told(ran("one", 0, [0, 0.9]), ran("one", 1, [0, 0.1], "stopped"))
-    assert "one: 1 run has rounds left and is not counted." in said["warnings"]
+    said = words(ran("one", 0, [0, 0.9]), ran("one", 1, [0, 0.1], "stopped"))
+    assert "one: 1 run has not ended; the table leaves out such runs." in said["warnings"]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_there_is_no_verdict_before_all_arms_have_ended(seeds: int) -> None:
+    """fedavg has ended; gel, which wins in the end, is at round 2 of 4."""
+    ended = [ran("fedavg", s, [0, 0.5, 0.55, 0.6, 0.81 + s / 1000]) for s in range(seeds)]
+    behind = [ran("gel", s, [0, 0.3, 0.4], "stopped", rounds=4) for s in range(seeds)]
+    made = document(arms([*ended, *behind]), replays=False)
+    said = made["verdict"]
+    assert said["headline"] == "So far, at round 2 of 4: fedavg 0.5500, gel 0.4000 (test accuracy)."
+    assert f"{seeds} of {2 * seeds} runs have ended. The verdict follows when all of them have." in said["points"]
+    assert made["versus"] == []
+    assert not any(word in line for line in [said["headline"], *said["points"]] for word in ("Use", "best", "better"))
+    after = [ran("gel", s, [0, 0.3, 0.4, 0.9, 0.95 + s / 500]) for s in range(seeds)]
+    final = document(arms([*ended, *after]), replays=False)
+    assert "gel" in final["verdict"]["headline"] and "So far" not in final["verdict"]["headline"]
+    assert final["versus"]
+
+
+def test_there_is_no_verdict_before_every_planned_arm_has_started(tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    words = ["fedavg", "gel", "scaffold", "--rounds", "2", "--cohort", "2", "--seeds", "2", "--out", str(out)]
+    assert main(["run", "synthetic:users=8", *words]) == 0
+    assert not read([out])["verdict"]["headline"].startswith("So far")
+    shutil.rmtree(out / "scaffold")
+    said = read([out])["verdict"]
+    assert said["headline"].startswith("So far, at round 2 of 2: fedavg 0.")
+    assert "scaffold has not started." in said["points"]
+    assert "4 of 6 runs have ended. The verdict follows when all of them have." in said["points"]
+
+
+def test_runs_of_other_lengths_are_compared_only_where_both_have_been() -> None:
+    short = [ran("short", s, [0, 0.5, 0.6]) for s in range(2)]
+    long = [ran("long", s, [0, 0.4, 0.5, 0.9]) for s in range(2)]
+    said = document(arms([*short, *long]), replays=False)["verdict"]
+    assert said["headline"] == "So far, at round 2 of 3: short 0.6000, long 0.5000 (test accuracy)."
+    assert any("planned with 2 and 3 rounds" in point for point in said["points"])
+
+
+def test_the_headline_does_not_lump_arms_that_the_table_tells_apart() -> None:
+    """The lead of `best` is noise; `good` is above `poor` in every seed by the same amount."""
+    ends = {"poor": (0.50, 0.60, 0.70), "good": (0.51, 0.61, 0.71), "best": (0.70, 0.60, 0.72)}
+    runs = [ran(name, s, [0, a], target=None) for name, values in ends.items() for s, a in enumerate(values)]
+    said = words(*runs)
+    assert said["headline"] == "best ends best, but its lead over poor and good is not clear."
+    assert "Among the other arms, good clearly ends better than poor." in said["points"]
+
+
+def test_columns_that_do_not_change_are_values_and_not_charts() -> None:
+    """Row 0 is before the first round; a single diagnosed round is one value."""
+    runs = [ran(name, s, [0, 0.1, 0.2, 0.3]) for name in ("a", "b") for s in range(2)]
+    for run in runs:
+        for t, row in enumerate(run.history):
+            row |= {"clients": 20 if t else 0, "moving": t, "tau": 3 if run.config["algorithm"] == "a" else 4}
+        run.history[2]["drift"] = 1.5 + run.config["seed"]
+    made = document(arms(runs), replays=False)
+    assert made["columns"]["more"] == ["moving"]
+    assert made["constant"] == {"tau": [3, 4]}
+    assert made["same"] == {"clients": 20, "drift": 2}
+    for run in runs[2:]:
+        del run.history[2]["drift"]
+    assert document(arms(runs), replays=False)["constant"]["drift"] == [2, None]
+
+
+def test_step_sizes_are_drawn_together_or_not_at_all() -> None:
+    run = ran("a", 0, [0, 0.1, 0.2])
+    for row in run.history:
+        row |= {"lr_min": 1, "lr_median": 2, "lr_max": 3}
+    assert document([Group("a", [run])], replays=False)["columns"]["spread"] == []
+    run.history[2]["lr_max"] = 4
+    assert document([Group("a", [run])], replays=False)["columns"]["spread"] == ["lr_min", "lr_median", "lr_max"]
+
+
+def test_labels_leave_out_what_all_arms_share() -> None:
+    names = ["fedavg:lr=0.1", "fedprox:mu=1,lr=0.1"]
+    made = document(arms([ran(name, 0, [0, 1]) for name in names]), replays=False)
+    assert [arm["name"] for arm in made["arms"]] == ["fedavg", "fedprox:mu=1"]
+    assert [arm["algorithm"] for arm in made["configuration"]["arms"]] == names
+    assert labels(["fedavg:lr=0.1"]) == ["fedavg:lr=0.1"]  # nothing to share it with
+    assert labels(["gel:lr=0.1", "gel:lr=0.2"]) == ["gel:lr=0.1", "gel:lr=0.2"]
+    assert labels([EVIL, "a:lr=1"]) == [EVIL, "a:lr=1"]
+
+
+def test_an_old_history_with_an_empty_clock_is_reported() -> None:
+    run = ran("a", 0, [0, 0.5])
+    for row in run.history:
+        row |= {"sim_seconds": None, "late": None}
+    made = document([Group("a", [run])], replays=False)
+    assert "sim_seconds" not in json.dumps(made) and "seconds" not in made["arms"][0]["curves"]["accuracy"]
 
 
 def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:
@@ -159,7 +253,7 @@ def test_equal_settings_make_an_arm_and_others_are_told_apart() -> None:
     apart = arms([ran("a", 0, [0, 1]), ran("a", 1, [0, 1], world=other)])
     assert len(apart) == 2
     warnings = document(apart, replays=False)["verdict"]["warnings"]
-    assert any(line.startswith("Not all else is equal: cohort is 2 in") for line in warnings)
+    assert any(line.startswith("The arms differ in more than the algorithm: cohort is 2 in") for line in warnings)
 
 
 def test_runs_tested_on_other_samples_are_no_repetitions() -> None:
@@ -168,7 +262,7 @@ def test_runs_tested_on_other_samples_are_no_repetitions() -> None:
     assert any("eval_samples is 5 in" in line for line in document(apart, replays=False)["verdict"]["warnings"])
     often = arms([ran("a", 0, [0, 1], eval_every=1), ran("b", 0, [0, 1], eval_every=2)])
     warnings = document(often, replays=False)["verdict"]["warnings"]
-    assert "Not all else is equal: eval_every is 1 in a, 2 in b." in warnings
+    assert "The arms differ in more than the algorithm: eval_every is 1 in a, 2 in b." in warnings
 
 
 def test_curves_are_thin_and_keep_their_ends() -> None:
@@ -188,10 +282,12 @@ def test_a_mean_is_taken_only_where_every_seed_has_a_number() -> None:
 
 
 def test_every_numeric_column_is_somewhere_on_the_page() -> None:
-    run = ran("a", 0, [0, 0.5])
-    for row in run.history:
-        row |= {"lr": 0.1, "lr_median": 0.2, "accuracy_exit1": 0.3, "drift_mean": 4, "word": "no"}
-    kinds = document([Group("a", [run])], replays=False)["columns"]
+    run = ran("a", 0, [0, 0.5, 0.6])
+    for t, row in enumerate(run.history):
+        row |= {"lr": t, "lr_median": t, "accuracy_exit1": t, "drift_mean": t, "clients": 20, "word": "no"}
+    made = document([Group("a", [run])], replays=False)
+    assert made["same"] == {"clients": 20}
+    kinds = made["columns"]
     assert kinds["tuned"] == ["lr"]
     assert kinds["spread"] == ["lr_median"]
     assert kinds["scores"] == ["accuracy", "accuracy_exit1"]
@@ -281,7 +377,8 @@ def test_the_command_writes_one_file(compared: Path, tmp_path: Path, capsys: pyt
     made = read([compared])
     assert [arm["name"] for arm in made["arms"]] == ["fedavg", "gel", "fathom", "deltasgd"]
     assert made["columns"]["tuned"] == ["lr", "epochs", "batch_size", "h", "phi"]
-    assert made["columns"]["spread"] == ["lr_min", "lr_median", "lr_max", "skipped"]
+    assert made["columns"]["spread"] == ["lr_min", "lr_median", "lr_max"]
+    assert "clients" in made["same"]
     assert not any("why" in panel for panel in made["clients"].values())
     one = compared / "gel" / "seed-1"
     assert main(["report", str(one), "--out", str(tmp_path / "one.html")]) == 0
@@ -358,4 +455,44 @@ def test_a_phone_does_not_scroll_sideways(compared: Path, tmp_path: Path, browse
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get((tmp_path / "r.html").as_uri())
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    tops = (
+        "return [...document.querySelectorAll('.group')].map(g => new Set([...g.children].map(b => b.offsetTop)).size)"
+    )
+    assert set(browser.execute_script(tops)) == {1}  # the buttons of a group are in one line
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_one_task_ranks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither one comparison nor two of the same task say how often an algorithm is best."""
+    for seed in ("0", "1"):
+        words = ["run", "synthetic:users=6", "fedavg", "gel", "--rounds", "1", "--cohort", "2", "--seed", seed]
+        assert main([*words, "--out", str(tmp_path / seed)]) == 0
+    capsys.readouterr()
+    for names in (["0"], ["0", "1"]):
+        places = [str(tmp_path / name) for name in names]
+        assert main(["compare", *places]) == 0
+        out = capsys.readouterr().out
+        assert "best" not in out and "100%" not in out
+        assert ("no ranks across tasks" in out) == (len(names) > 1)
+        assert main(["compare", *places, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["top_share"] == {}
+
+
+def test_an_algorithm_of_one_task_has_no_share() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    ranks(top_share([{"a": 0.9, "b": 0.8}, {"a": 0.5}]), console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert next(line.split() for line in lines if line.startswith("a ")) == ["a", "2", "100%", "100%"]
+    assert next(line.split() for line in lines if line.startswith("b ")) == ["b", "1", "-", "-"]
+
+
+@pytest.mark.parametrize("rounds", [2, 40])
+def test_a_mean_over_the_last_rounds_is_shown_only_where_there_are_several(rounds: int) -> None:
+    history = History({"round": t, "accuracy": 0.5, "gradients": t, "bytes_down": t, "bytes_up": t}
+                      for t in range(rounds + 1))  # fmt: skip
+    console = Console(file=io.StringIO(), width=150)
+    table([Arm("fedprox+gel", None, [history], ["done"])], None, rounds, console)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("last 10" in out) == (rounds == 40)
+    assert "last 1 " not in out
+    assert out.rstrip().endswith("GEL sets the client momentum to 0.9 in fedprox+gel.")

@@ -25,7 +25,8 @@ def do(arguments: argparse.Namespace) -> int:
     from ..lab.study import finished
 
     known = [finished(folder) for folder in arguments.folders]
-    share = top_share([{arm.name: score(arm) for arm in arms} for _, arms in known])
+    several = len({study.task for study, _ in known}) > 1
+    share = top_share([{arm.name: score(arm) for arm in arms} for _, arms in known] if several else [])
     if arguments.json:
         comparisons = [
             {"task": study.task, "out": str(folder), **summary(arms, arms[0].target)}
@@ -37,6 +38,8 @@ def do(arguments: argparse.Namespace) -> int:
     for folder, (study, arms) in zip(arguments.folders, known, strict=True):
         console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
         table(arms, arms[0].target, study.rounds, console)
-    if len(known) > 1:  # ranks need several tasks
+    if share:
         ranks(share, console)
+    elif len(known) > 1:
+        console.print("All of these are of one task, so there are no ranks across tasks.", style="dim")
     return 0

@@ -78,13 +78,14 @@ def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
     """Over tasks (accuracy by algorithm), how often an algorithm is best, and among the best two (the DeltaSGD
     paper's headline).
 
-    A share is of the tasks in which the algorithm was run; None (diverged) is never best; equals share a place.
+    A share is of the tasks in which the algorithm was run; None (diverged) is never best; equals share a place. Fewer
+    than two tasks rank nobody: the result is empty.
 
     >>> top_share([{"fedavg": 0.8, "gel": 0.9, "sps": None}, {"fedavg": 0.7, "gel": 0.7}])["fedavg"]
     {'tasks': 2, 'top1': 0.5, 'top2': 1.0}
     """
     places: dict[str, list[float]] = {}
-    for scores in tasks:
+    for scores in tasks if len(tasks) > 1 else ():
         known = [score for score in scores.values() if score is not None]
         for name, score in scores.items():
             place = math.inf if score is None else 1 + sum(other > score for other in known)
@@ -136,7 +137,6 @@ def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "rounds_to_target": spent("round"),
         "gradients_to_target": spent("gradients"),
         "bytes_to_target": spent("bytes"),
-        "sim_seconds_to_target": spent("sim_seconds"),
         "speedup": gain.value,
         "speedup_95": None if gain.low is None else [gain.low, gain.high],
         "speedup_more_than": gain.more_than,

@@ -279,7 +279,7 @@ def number(value: Any) -> float | None:
 def amount(row: Row, column: str) -> Any:
     """A row's cost by name, None where it is not counted; `bytes` is both directions, `megabytes` the same in 10^6."""
     if column not in ("bytes", "megabytes"):
-        return row.get({"rounds": "round", "seconds": "sim_seconds"}.get(column, column))
+        return row.get("round" if column == "rounds" else column)
     ways: list[Any] = [row.get("bytes_down"), row.get("bytes_up")]
     if not all(map(is_number, ways)):
         return None

@@ -14,7 +14,7 @@ from ..errors import InputError, MissingExtra, is_number
 Row = dict[str, Any]
 COLUMNS = (
     "round", "loss", "accuracy", "train_loss", "gradients", "samples", "bytes_down", "bytes_up", "overhead_bytes",
-    "sim_seconds", "wall_seconds", "clients", "dropped",
+    "wall_seconds", "clients", "dropped",
 )  # fmt: skip
 
 

@@ -214,7 +214,7 @@ def _play(
 
     def note(row: dict[str, Any], evaluate: bool) -> bool:
         score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
-        known = {"round": state.round, **score, **row, "sim_seconds": None, "wall_seconds": time.perf_counter() - began}
+        known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in rows.COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
         answers = [

@@ -9,7 +9,7 @@ from ...run.history import History
 from ..stats import amount, number, shared_rounds
 
 POINTS = 400  # per curve; a screen shows no more
-AXES = ("round", "gradients", "megabytes", "seconds")
+AXES = ("round", "gradients", "megabytes")
 
 
 def columns(histories: Iterable[History]) -> list[str]:

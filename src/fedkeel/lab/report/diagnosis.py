@@ -15,16 +15,16 @@ from ..diagnose import COLUMNS, means
 
 def diagnosis(arms: dict[str, Sequence[History]], console: Console) -> None:
     """A line for each measure, a column for each algorithm; nothing for runs without a diagnosis."""
-    told = {name: means(histories) for name, histories in arms.items()}
-    if not any(told.values()):
+    measured = {name: means(histories) for name, histories in arms.items()}
+    if not any(measured.values()):
         return
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     view.add_column("diagnosis", no_wrap=True)
-    for name in told:
+    for name in measured:
         view.add_column(Text(name), justify="right", overflow="fold")
     for column in COLUMNS:
-        if any(column in values for values in told.values()):
-            cells = [f"{values[column]:.4g}" if column in values else "-" for values in told.values()]
+        if any(column in values for values in measured.values()):
+            cells = [f"{values[column]:.4g}" if column in values else "-" for values in measured.values()]
             view.add_row(column, *cells)
     console.print(view)
     console.print(Text("Means over diagnosed rounds and seeds; docs/diagnostics.md says what they mean.", style="dim"))

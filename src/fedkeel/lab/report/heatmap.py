@@ -1,4 +1,4 @@
-"""The outcome of a sweep: a heat map of two keys, bars of one, a list of more; and what may be said of the best."""
+"""The outcome of a sweep: a heat map of two keys, bars of one, a list of more; and how sure the best is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(choice: Choice, console: Console) -> None:
 
 
 def verdict(choice: Choice) -> list[str]:
-    """The best cell, whether the next one can be told from it, and what to be careful about."""
+    """The best cell, whether the runner-up differs clearly from it, and a warning at the edge of the grid."""
     best = choice.best
     if best is None or best.values is None:
         return [f"No cell has a number: {', '.join(sorted({one.word for one in choice.ranked}))}."]
@@ -43,11 +43,11 @@ def verdict(choice: Choice) -> list[str]:
     lines = [f"Best: {best.arm.name}  {best.word}" + (f" ± {half:{style}} (95 %)" if half is not None else "")]
     if choice.runner_up is not None:
         answer = {
-            True: "can be told apart from it by these seeds",
-            False: "cannot be told apart from it by these seeds",
-            None: "cannot be told apart from it with one seed",
+            True: "clearly different from the best (95 %)",
+            False: "not clearly different from the best (95 %)",
+            None: "with one seed there is no interval to compare it with the best",
         }[choice.told_apart]
-        lines.append(f"Next: {choice.runner_up.arm.name}  {choice.runner_up.word}, {answer}.")
+        lines.append(f"Runner-up: {choice.runner_up.arm.name}  {choice.runner_up.word}, {answer}.")
     if choice.on_edge:
         lines.append(f"Warning: the best lies on the grid's edge in {', '.join(choice.on_edge)}; widen the grid.")
     return lines

@@ -1,10 +1,10 @@
 "use strict";
 // Draws the document that Python gathered. Text enters the page as text nodes only, so a name cannot become markup.
 
-const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent", seconds: "sim. seconds" };
+const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent" };
 const SCORES = { accuracy: "test accuracy", loss: "test loss", train_loss: "training loss" };
 const COLOURS = 7;
-const PARTS = { whole: "whole run", late: "second half" };
+const PARTS = { whole: "whole run", half: "second half" };
 const chosen = { axis: "round", score: null, part: "whole", hidden: new Set() };
 const page = document.getElementById("page");
 let doc = JSON.parse(document.getElementById("data").textContent);
@@ -104,11 +104,13 @@ function lineChart(series, { width, height, xName, yName, target = null, label }
   for (const value of xTicks.found)
     svg.append(make("text", { x: X(value), y: box.bottom + 17, "text-anchor": "middle" }, xTicks.label(value)));
   svg.append(make("text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, xName));
-  for (const one of series) {
+  const wide = series.filter(one => one.points.some(p => p.low !== p.high));
+  for (const one of wide) {
     const points = one.points;
-    if (points.some(p => p.low !== p.high))
-      svg.append(make("path", { class: "band", colour: { what: "fill", of: armColour(one.arm) },
-        d: path(points, p => p.low) + path([...points].reverse(), p => p.high).replace("M", "L") + "Z" }));
+    svg.append(make("path", { class: "edge", colour: { what: "stroke", of: armColour(one.arm) },
+      d: path(points, p => p.low) + path(points, p => p.high) }));
+    svg.append(make("path", { class: "band", "fill-opacity": wide.length > 3 ? .07 : .1, colour: { what: "fill", of: armColour(one.arm) },
+      d: path(points, p => p.low) + path([...points].reverse(), p => p.high).replace("M", "L") + "Z" }));
   }
   if (target !== null) svg.append(
     make("line", { class: "target", x1: box.left, x2: box.right, y1: Y(target), y2: Y(target) }),
@@ -152,6 +154,8 @@ function hover(chart, svg, series, { width, box, first, last, X, xName, yName })
 // Other pictures
 
 function bars(panel, { width, height, xName, yName }) {
+  if (panel.counts.length < 2)
+    return make("p", {}, panel.counts.length ? `All ${panel.counts[0].toLocaleString("en")} ${yName}: ${panel.names[0]} ${xName}.` : "There are none.");
   const most = Math.max(...panel.counts, 1), scale = ticks(0, most, height / 50);
   const whole = scale.found.filter(Number.isInteger);
   const left = 14 + 7 * Math.max(...whole.map(v => scale.label(v).length)), bottom = height - 38, top = 10;
@@ -216,6 +220,13 @@ function table(heads, rows, first, cards = true) {
   return make("table", { class: cards ? "cards" : null }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
+function valueTable(values) {
+  const head = make("tr", {}, make("th", {}, "column"), ...doc.arms.map((arm, i) => make("th", {}, dot(i), breakable(arm.name))));
+  const body = Object.entries(values).map(([name, cells]) => make("tr", {}, make("td", {}, name),
+    ...cells.map((value, i) => make("td", { "data-head": doc.arms[i].name }, plain(value)))));
+  return make("table", { class: "cards", id: "values" }, make("thead", {}, head), make("tbody", {}, ...body));
+}
+
 const keys = values => make("dl", {},
   ...Object.entries(values).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
 const indexOf = name => doc.arms.findIndex(arm => arm.name === name);
@@ -235,21 +246,22 @@ function verdictPart() {
 function tablePart() {
   const rows = doc.table.rows.map((cells, i) => ({ arm: i, name: doc.arms[i].name, cells }));
   const parts = [make("h2", {}, "Comparison"), table(doc.table.heads, rows, "algorithm"),
-    make("p", { class: "faint" }, "Costs are means over seeds. “>”: some seeds did not reach the target and count with their whole run. "
-      + "In brackets and after ±: 95 % intervals (of the speed-up: from resampled pairs of seeds).")];
+    make("p", { class: "faint" }, "Costs are means over seeds. “>” marks means in which seeds that missed the target count with their whole run. "
+      + "Brackets and ± are 95 % intervals (for the speed-up: a bootstrap over pairs of seeds).")];
   if (doc.versus.length) {
     const target = doc.counted, best = doc.versus[0].best;
-    const heads = [...(target ? ["rounds saved", "so it gets there"] : []), "better at the end by", "so it ends"];
+    const heads = [...(target ? ["rounds saved", "reaches the target"] : []), "better at the end by", "ends"];
     const against = doc.versus.map(line => ({ arm: indexOf(line.other), name: line.other,
       cells: [...(target ? [line.rounds, line.rounds_said] : []), line.end, line.end_said] }));
-    parts.push(make("h3", {}, `${best} against`), table(heads, against, "the other"));
+    parts.push(make("h3", {}, `${best} compared with each other algorithm`), table(heads, against, "compared with"));
   }
   return parts;
 }
 
-function buttons(names, current, choose, disabled = () => false) {
+function buttons(names, current, choose) {
+  if (Object.keys(names).length < 2) return null;
   return make("div", { class: "group", role: "group" }, ...Object.entries(names).map(([key, text]) =>
-    make("button", { id: `choose-${key}`, "aria-pressed": String(key === current), disabled: disabled(key), onclick: () => { choose(key); draw(); } }, text)));
+    make("button", { id: `choose-${key}`, "aria-pressed": String(key === current), onclick: () => { choose(key); draw(); } }, text)));
 }
 
 function legend() {
@@ -262,7 +274,7 @@ function hasAxis(axis) {
   return doc.arms.some(arm => [arm, ...arm.running].some(one => Object.values(one.curves).some(curve => curve[axis].some(v => v !== null))));
 }
 
-function late(series) {
+function inPart(series) {
   if (chosen.part === "whole") return series;
   const half = Math.max(0, ...series.flatMap(one => one.points.map(p => p.x))) / 2;
   return series.map(one => ({ ...one, points: one.points.filter(p => p.x >= half) })).filter(one => one.points.length);
@@ -273,19 +285,19 @@ function curvesPart(width) {
   if (!(chosen.score in scores)) chosen.score = doc.metric;
   const yName = scores[chosen.score] || chosen.score, target = chosen.score === "accuracy" ? doc.target : null;
   const size = { width, height: Math.max(260, Math.min(430, width * .55)) };
-  const drawn = (axis, size) => lineChart(late(lines(chosen.score, axis)),
+  const drawn = (axis, size) => lineChart(inPart(lines(chosen.score, axis)),
     { ...size, xName: AXES[axis], yName, target, label: `${yName} against ${AXES[axis]}` });
-  const paper = Object.keys(AXES).filter(axis => axis !== chosen.axis && hasAxis(axis));
+  const axes = Object.fromEntries(Object.entries(AXES).filter(([axis]) => hasAxis(axis)));
+  const paper = Object.keys(axes).filter(axis => axis !== chosen.axis);
   return [
     make("h2", {}, "Curves"),
     make("div", { class: "controls" }, buttons(scores, chosen.score, key => { chosen.score = key; }),
-      buttons(AXES, chosen.axis, key => { chosen.axis = key; }, key => !hasAxis(key)),
+      buttons(axes, chosen.axis, key => { chosen.axis = key; }),
       buttons(PARTS, chosen.part, key => { chosen.part = key; })),
     legend(),
     make("div", { id: "curves" }, drawn(chosen.axis, size)),
     make("div", { class: "paper" }, ...paper.map(axis => drawn(axis, { width: 460, height: 270 }))),
-    make("p", { class: "faint" }, `${yName}: mean over seeds; the band runs from the worst seed to the best.`
-      + (hasAxis("seconds") ? "" : " Simulated seconds need device profiles, which these runs do not have.")),
+    make("p", { class: "faint" }, `${yName}: mean over seeds; the band spans the lowest and the highest seed.`),
   ];
 }
 
@@ -301,7 +313,10 @@ function manyPart(title, about, names, width, chart) {
     make("div", { class: "many" }, ...pieces.map(piece => make("div", { class: "piece" }, make("h3", {}, piece.name), piece.chart)))];
 }
 
-const column = (name, size) => lineChart(lines(name, "round"), { ...size, xName: "rounds", yName: name, label: `${name} over rounds` });
+function column(name, size) {
+  const series = lines(name, "round");
+  return series.length ? lineChart(series, { ...size, xName: "rounds", yName: name, label: `${name} over rounds` }) : null;
+}
 
 function spread(name, size) {
   const arm = doc.arms[indexOf(name)], i = indexOf(name);
@@ -314,37 +329,29 @@ function spread(name, size) {
   return lineChart([{ arm: i, name: "median step", points }], { ...size, xName: "rounds", yName: "step size", label: `step sizes of ${name}` });
 }
 
-function constantsApart(names) {
-  const constant = [], moving = [];
-  for (const name of names) {
-    const values = new Set(doc.arms.flatMap(arm => [arm, ...arm.running].flatMap(one =>
-      one.curves[name] ? ["mean", "low", "high"].flatMap(k => (one.curves[name][k] || []).slice(1)) : [])));
-    if (values.size === 1) constant.push(`${name} = ${plain([...values][0])}`); else moving.push(name);
-  }
-  return { constant, moving };
-}
-
 function clientsPart(width) {
   const { participation, budgets, labels, accuracies } = doc.clients;
   const size = { width: width >= 866 ? (width - 26) / 2 : width, height: 240 };
+  const reasons = new Set(Object.values(doc.clients).map(panel => panel.why));
+  if (reasons.size === 1 && accuracies.why) return [make("h2", {}, "Clients"), make("p", { class: "why" }, accuracies.why)];
   const piece = (title, panel, about, picture) => make("div", { class: "piece" }, make("h3", {}, title),
     panel.why ? make("p", { class: "why" }, panel.why) : picture(), panel.why ? null : make("p", { class: "faint" }, about()));
   return [
     make("h2", {}, "Clients"),
     make("div", { class: "two" },
-      piece("Accuracy of each client", accuracies, () => `The final model on clients' own training data (not on test data), one seed; clients sorted`
-        + ` by accuracy for each algorithm. ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
+      piece("Accuracy of each client", accuracies, () => "The final model of one seed on each client's own training data (not test data). Clients are sorted by accuracy,"
+        + ` separately for each algorithm. Shown: ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
       () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
-      piece("Labels by client", labels, () => `Stronger: a larger share of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
+      piece("Labels by client", labels, () => `Darker cells are larger shares of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
         + ` ${labels.labels} labels, ${labels.own[1].toFixed(1)} on average; ${labels.clients.toLocaleString("en")} clients`
         + (labels.columns.length < labels.clients ? `, in ${labels.columns.length} groups.` : "."), () => labelPicture(labels, size)),
       piece("Participation", participation, () => `How often a client took part (${participation.span}): ${participation.least} to ${participation.most}`
         + ` times, ${participation.mean.toFixed(1)} on average; ${participation.never} of ${participation.clients.toLocaleString("en")} never did.`
-        + " Drawn again from the configuration; the same for every arm of a seed.",
+        + " Recomputed from the configuration; with the same seed it is the same for every arm.",
       () => bars(participation, { ...size, xName: "rounds taken part in", yName: "clients" })),
-      piece("Budgets", budgets, () => `Local steps a participant could afford, budget ${budgets.budget} (${budgets.span}). Drawn again from the configuration.`
-        + (budgets.planned && doc.columns.tuned.includes("epochs") ? " Algorithms that tune their epochs replace this budget by their own." : ""),
-      () => bars(budgets, { ...size, xName: "steps", yName: "visits" }))),
+      piece("Budgets", budgets, () => `Local steps that participants could do with the budget ${budgets.budget} (${budgets.span}). Recomputed from the configuration.`
+        + (budgets.planned && doc.columns.tuned.includes("epochs") ? " Algorithms that tune their epochs use their own number of steps instead." : ""),
+      () => bars(budgets, { ...size, xName: "steps", yName: "participations" }))),
   ];
 }
 
@@ -359,7 +366,7 @@ function settingsPart() {
   return [
     make("h2", {}, "Configuration and environment"),
     make("h3", {}, "All runs"), keys(shared),
-    ...arms.flatMap((arm, i) => [make("h3", {}, dot(i), arm.name), keys({ seeds: arm.seeds.join(", "), "kept in": arm.place, ...arm.own })]),
+    ...arms.flatMap((arm, i) => [make("h3", {}, dot(i), arm.name), keys({ seeds: arm.seeds.join(", "), algorithm: arm.algorithm, folder: arm.place, ...arm.own })]),
     ...doc.environment.flatMap(known => [make("h3", {}, "Environment"), keys(known)]),
     make("p", { class: "faint" }, `Made by fedkeel ${doc.fedkeel}, ${doc.made}. This file holds all its data and fetches nothing.`),
   ];
@@ -372,18 +379,17 @@ let lost = false, asked = false, pressed = false, stale = false;
 function livePart() {
   if (!doc.live) return [];
   const running = doc.runs.filter(run => run.status === "stopped");
-  const told = lost ? "The process that serves this page has ended; what you see is the last it said. fedkeel report writes the page to a file."
+  const state = lost ? "The process that serves this page has ended, so the page is no longer updated. fedkeel report writes it to a file."
     : asked && running.length ? "Asked to stop: the run ends after this round, with a checkpoint, and fedkeel resume continues it."
-    : running.length ? "Live. Runs below have rounds left." : doc.runs.length ? "All runs have ended." : "No rows yet.";
+    : running.length ? "These runs have not ended:" : doc.runs.length ? "All runs have ended." : "No rows yet.";
   const time = s => s === null ? "" : s >= 3600 ? `${(s / 3600).toFixed(1)} h` : s >= 60 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
   const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round} of ${run.rounds}`
     + (run.accuracy === null ? "" : `, accuracy ${run.accuracy.toFixed(4)} (best ${run.best.toFixed(4)})`)
-    + (run.megabytes === null ? "" : `, ${plain(run.megabytes)} MB`) + (run.seconds === null ? "" : `, ${plain(run.seconds)} simulated s`)
-    + (run.late ? `, ${run.late} late` : "") + (run.dropped ? `, ${run.dropped} dropped` : "")
+    + (run.megabytes === null ? "" : `, ${plain(run.megabytes)} MB`) + (run.dropped ? `, ${run.dropped} dropped` : "")
     + (run.pace === null ? "" : `, ${plain(run.pace)} rounds/s, ${time(run.left)} left`),
   make("progress", { max: run.rounds, value: run.round }));
   const stop = make("button", { class: "stop", id: "stop", disabled: lost || asked, onclick: askToStop }, "Stop after this round");
-  return [make("section", { class: "live", id: "live" }, make("p", { id: "told" }, told),
+  return [make("section", { class: "live", id: "live" }, make("p", { id: "state" }, state),
     doc.error ? make("p", { class: "warning" }, doc.error) : null, ...running.map(line), running.length ? stop : null)];
 }
 
@@ -415,8 +421,8 @@ function draw() {
   const width = Math.max(280, page.clientWidth - 32);
   const parts = doc.arms.length ? [
     ...verdictPart(), ...curvesPart(width), ...tablePart(),
-    ...manyPart("Tuned while running", "Hyper-parameters that the algorithm changes by itself; mean over seeds and their band.", doc.columns.tuned, width, column),
-    ...manyPart("Step sizes", "Clients choose their own steps: the median client, and the band from the smallest to the largest step; means over seeds.",
+    ...manyPart("Tuned while running", "Hyper-parameters that the algorithm changes during the run: mean over seeds, with a band from the lowest to the highest seed.", doc.columns.tuned, width, column),
+    ...manyPart("Step sizes", "Clients choose their own step sizes: the median client, with a band from the smallest to the largest step; means over seeds.",
       doc.columns.spread.length ? doc.arms.filter(arm => [arm, ...arm.running].some(one => one.curves.lr_median)).map(arm => arm.name) : [], width, spread),
     ...clientsPart(width),
     ...morePart(width), ...settingsPart(),
@@ -426,9 +432,17 @@ function draw() {
 }
 
 function morePart(width) {
-  const { constant, moving } = constantsApart([...doc.columns.more, ...(doc.columns.spread.includes("skipped") ? ["skipped"] : [])]);
-  const about = "Every other number of the histories, over rounds." + (constant.length ? ` The same in every round and run: ${constant.join(", ")}.` : "");
-  return manyPart("More columns", about, moving, width, column);
+  const names = [...doc.columns.more, ...doc.columns.spread.filter(name => name === "skipped")];
+  const charts = manyPart("More columns", "The other columns of the histories, over rounds.", names, width, column);
+  const same = Object.entries(doc.same).map(([name, value]) => `${name} = ${plain(value)}`);
+  const fixed = Object.keys(doc.constant).length > 0;
+  if (!charts.length && !fixed && !same.length) return [];
+  return [
+    ...(charts.length ? charts : [make("h2", {}, "More columns")]),
+    ...(fixed ? [make("h3", { class: "apart" }, "Columns with one value for each algorithm"), valueTable(doc.constant),
+      make("p", { class: "faint" }, "They do not change over rounds, or were measured in one round only. Means over seeds.")] : []),
+    same.length ? make("p", { class: "faint" }, `The same in all rounds and algorithms: ${same.join(", ")}.`) : null,
+  ].filter(part => part !== null);
 }
 
 for (const kind of ["pointerdown", "pointerup", "pointercancel"])

@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+import statistics
 import time
 from collections.abc import Sequence
 from importlib import resources
@@ -19,27 +20,36 @@ from ..stats import amount, number
 from ..trackers import settings
 from . import replay, verdict
 from .curves import columns, curve
-from .runs import Group, Ran, Reader
+from .runs import Group, Ran, Reader, not_started
+from .standing import Planned, comparable, standing
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
-AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up", "sim_seconds")
+STEPS = {"lr_min", "lr_median", "lr_max"}
+AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
 
 Document = dict[str, Any]
 
 
-def document(groups: Sequence[Group], replays: bool = True) -> Document:
-    """Everything the page shows. Without `replays` the panels about clients say that they come later."""
+def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Planned] = ()) -> Document:
+    """Everything the page shows. Without `replays` the panels about clients say that they come later.
+
+    waiting: runs that are planned and have not started; there is no verdict before they have ended.
+    """
     names = sorted({str(group.runs[0].config["task"]) for group in groups})
     if len(names) > 1:
         raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
     compared = verdict.compare(groups)
-    said = verdict.told(compared)
+    said, ready = verdict.in_words(compared), comparable(groups, waiting)
+    if not ready:
+        said |= standing(groups, waiting)
     said["warnings"] += _unequal(groups)
     if replays:
         clients = replay.panels(list(groups))
+        if not ready and len(groups) > 1:
+            clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
     else:
-        later = {"why": "Drawn when all runs have ended."}
+        later = {"why": "Shown when all runs have ended."}
         clients = dict.fromkeys(("participation", "budgets", "labels", "accuracies"), later)
     return {
         "title": f"fedkeel: {names[0]}",
@@ -51,9 +61,9 @@ def document(groups: Sequence[Group], replays: bool = True) -> Document:
         "counted": compared.target is not None,  # costs are those to the target
         "verdict": said,
         "table": verdict.table(compared),
-        "versus": verdict.versus(compared),
+        "versus": verdict.versus(compared) if ready else [],
         "arms": [_arm(group) for group in groups],
-        "columns": _kinds(groups),
+        **_columns(groups),
         "clients": clients,
         "configuration": _configuration(groups),
         "environment": _distinct([run.environment for group in groups for run in group.runs]),
@@ -63,15 +73,15 @@ def document(groups: Sequence[Group], replays: bool = True) -> Document:
 
 def _unequal(groups: Sequence[Group]) -> list[str]:
     """Settings apart from the algorithm in which arms differ: then not only the algorithm is compared."""
-    told = []
+    lines = []
     names = ("cohort", "budget", "expected_steps", "sampler", "rounds", "batch_size", "dtype", "target", "eval_samples",
              "eval_every")  # fmt: skip
     for name in names:
         values = [g.runs[0].config["world"].get(name, g.runs[0].config.get(name)) for g in groups]
         if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
             each = ", ".join(f"{value} in {group.name}" for group, value in zip(groups, values, strict=True))
-            told.append(f"Not all else is equal: {name} is {each}.")
-    return told
+            lines.append(f"The arms differ in more than the algorithm: {name} is {each}.")
+    return lines
 
 
 def _arm(group: Group) -> Document:
@@ -86,9 +96,45 @@ def _arm(group: Group) -> Document:
     return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
 
 
-def _kinds(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Which columns belong in which part of the page; every number of the histories is in one of them."""
+def _columns(groups: Sequence[Group]) -> Document:
+    """Which columns are drawn in which part of the page, and the values of those that have nothing to draw.
+
+    columns: those that change over rounds. constant: those that do not, or have a single round, with a value for each
+    arm. same: those that are one number in all arms. Every number of the histories is in one of them.
+    """
     found = columns(run.history for group in groups for run in group.runs)
+    free = [name for name in found if name not in (*verdict.METRICS, *AXIS_COLUMNS)]
+    fixed = {name: values for name in free if (values := _constant(groups, name)) is not None}
+    if not fixed.keys() >= STEPS:  # drawn together
+        fixed = {name: values for name, values in fixed.items() if name not in STEPS}
+    same = {n: v[0] for n, v in fixed.items() if len(set(v)) == 1}
+    drawn = [name for name in found if name not in fixed]
+    return {
+        "columns": _kinds(drawn),
+        "constant": {name: values for name, values in fixed.items() if name not in same},
+        "same": same,
+    }
+
+
+def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
+    """A column's value for each arm (mean over seeds) where no run has two; None where one has, so that it is drawn.
+
+    Row 0 is before the first round; where a column goes on after it, what it says there is not looked at.
+    """
+    means: list[float | None] = []
+    for group in groups:
+        values: list[float] = []
+        for run in group.runs:
+            known = [(row["round"], v) for row in run.history if (v := number(row.get(name))) is not None]
+            later = {v for t, v in known if t > 0} or {v for _, v in known}
+            if len(later) > 1:
+                return None
+            values += later
+        means.append(statistics.mean(values) if values else None)
+    return means
+
+
+def _kinds(found: Sequence[str]) -> dict[str, list[str]]:
     scores = [n for n in found if n in verdict.METRICS or n.startswith(("accuracy_", "loss_"))]
     scores.sort(key=lambda n: list(verdict.METRICS).index(n) if n in verdict.METRICS else len(verdict.METRICS))
     shown = {"scores": scores, "tuned": [n for n in TUNED if n in found], "spread": [n for n in SPREAD if n in found]}
@@ -105,8 +151,8 @@ def _configuration(groups: Sequence[Group]) -> Document:
     return {
         "shared": shared,
         "arms": [
-            {"name": group.name, "seeds": [run.config["seed"] for run in group.runs], "place": str(group.runs[0].place),
-             "own": values}
+            {"name": group.name, "algorithm": str(group.runs[0].config["algorithm"]),
+             "seeds": [run.config["seed"] for run in group.runs], "place": str(group.runs[0].place), "own": values}
             for group, values in zip(groups, own, strict=True)
         ],
     }  # fmt: skip
@@ -129,8 +175,7 @@ def _progress(group: Group, run: Ran) -> Document:
     return {
         "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
         "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
-        "megabytes": amount(row, "megabytes"), "seconds": number(row.get("sim_seconds")), "pace": pace,
-        "left": left / pace if pace else None, "late": sum(int(number(r.get("late")) or 0) for r in run.history),
+        "megabytes": amount(row, "megabytes"), "pace": pace, "left": left / pace if pace else None,
         "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
     }  # fmt: skip
 
@@ -192,4 +237,4 @@ def read(folders: Sequence[Path]) -> Document:
     groups = Reader().read(folders)
     if not groups:
         raise InputError(f"There is no run with a history in {', '.join(map(str, folders))}.")
-    return document(groups)
+    return document(groups, waiting=not_started(folders))

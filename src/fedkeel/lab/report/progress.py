@@ -33,10 +33,10 @@ class Watching:
         self.lines: dict[tuple[str, int], TaskID] = {}
         self.began_at: dict[tuple[str, int], tuple[float, int]] = {}
         self.best: dict[tuple[str, int], float] = {}
-        self.told: set[str] = set()
+        self.described: set[str] = set()
         self.has_kernels = False  # a run would be faster with --compile
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[told]}"), _Pace(),
+            TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[state]}"), _Pace(),
             console=console, auto_refresh=self.live, disable=not self.live,
         )  # fmt: skip
 
@@ -53,8 +53,8 @@ class Watching:
     def began(self, config: dict[str, Any]) -> None:
         """Say once per algorithm what was chosen."""
         self.has_kernels |= HINT in config.get("engine_reason", "")
-        if self.verbose and config["algorithm"] not in self.told:
-            self.told.add(config["algorithm"])
+        if self.verbose and config["algorithm"] not in self.described:
+            self.described.add(config["algorithm"])
             client, server = config["parameters"]["client"], config["parameters"]["server"]
             chosen = (
                 f"client {_short(client)}, server {_short(server)}, weights {config['parameters']['weights']['name']}"
@@ -72,21 +72,20 @@ class Watching:
         key, now = (algorithm, seed), time.perf_counter()
         if key not in self.lines:
             name = f"{algorithm} #{seed}" if len(self.study.seeds) > 1 else algorithm
-            self.lines[key] = self.progress.add_task(name, total=self.study.rounds, told="", pace=0.0)
+            self.lines[key] = self.progress.add_task(name, total=self.study.rounds, state="", pace=0.0)
             self.began_at[key] = (now, row["round"])
         if row["accuracy"] is not None:
             self.best[key] = max(row["accuracy"], self.best.get(key, 0.0))
         score = f"{row['accuracy']:.3f}" if row["accuracy"] is not None else "  -  "
         best = f"best {self.best[key]:.3f}" if key in self.best else ""
-        clock = f"  {row['sim_seconds']:.0f} s simulated" if row.get("sim_seconds") is not None else ""
-        lost = "".join(f"  {row[name]} {name}" for name in ("late", "dropped") if row.get(name))
+        dropped = f"  {row['dropped']} dropped" if row.get("dropped") else ""
         begin, start = self.began_at[key]
         pace = (row["round"] - start) / (now - begin) if now > begin else 0.0
-        told = f"{row['round']:>4}/{self.study.rounds} {score} {best} {amount(row, 'megabytes'):8.1f} MB{clock}{lost}"
-        self.progress.update(self.lines[key], completed=row["round"], told=told, pace=pace)
+        state = f"{row['round']:>4}/{self.study.rounds} {score} {best} {amount(row, 'megabytes'):8.1f} MB{dropped}"
+        self.progress.update(self.lines[key], completed=row["round"], state=state, pace=pace)
 
 
 def _short(values: dict[str, Any]) -> str:
     rest = {k: v for k, v in values.items() if k != "name" and v not in (None, False, 0.0)}
-    told = (f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in rest.items())
-    return f"{values['name']}({', '.join(told)})"
+    settings = (f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in rest.items())
+    return f"{values['name']}({', '.join(settings)})"

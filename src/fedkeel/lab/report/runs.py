@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import grammar
 from ...errors import InputError, is_count
 from ...run import checkpoint as files
 from ...run import history as rows
@@ -15,6 +17,7 @@ from ...run import training
 from ...run.config import RunConfig
 from ...run.history import History
 from ...settings import settings
+from ..study import folder_name
 
 # What must be equal for two runs to be repetitions of one another: all but the seed and how a run is carried out.
 FREE = {"seed", "eval_every", "engine", "compile", "device", "checkpoint_every", "diagnose"}
@@ -121,7 +124,7 @@ def _read(folder: Path) -> Ran:
 
 
 def arms(runs: Sequence[Ran]) -> list[Group]:
-    """Repetitions of one another in a group; runs of one algorithm that are not are told apart by their folders."""
+    """Repetitions of one another in a group; other runs of the same algorithm are named by their folders."""
     same: dict[str, list[Ran]] = {}
     for run in runs:
         same.setdefault(json.dumps([run.config.get(k) for k in SETTINGS], sort_keys=True), []).append(run)
@@ -133,7 +136,55 @@ def arms(runs: Sequence[Ran]) -> list[Group]:
             places = dict.fromkeys(run.place for run in group)
             groups += [[run for run in group if run.place == place] for place in places]
     names = [str(group[0].config["algorithm"]) for group in groups]
-    return [
-        Group(name if names.count(name) == 1 else f"{name} ({group[0].place})", group)
-        for name, group in zip(names, groups, strict=True)
-    ]
+    short = dict(zip(names, labels(names), strict=True))
+    made = []
+    for name, group in zip(names, groups, strict=True):
+        alike = [other[0].place for other, its in zip(groups, names, strict=True) if its == name]
+        made.append(Group(short[name] + (f" ({_within_common(group[0].place, alike)})" if alike[1:] else ""), group))
+    return made
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names of arms without the settings that all of them share; as they are where that would make two alike.
+
+    >>> labels(["fedavg:lr=0.1", "fedprox:mu=1,lr=0.1", "fedavg:lr=0.1+gel"])
+    ['fedavg', 'fedprox:mu=1', 'fedavg+gel']
+    """
+    try:
+        parsed = [grammar.parse(name) for name in names]
+    except InputError:
+        return list(names)
+    if len(set(names)) < 2:
+        return list(names)
+    common = set.intersection(*(set(map(repr, segments[0][1].items())) for segments in parsed))
+    short = []
+    for (head, values), *parts in parsed:
+        own = {key: value for key, value in values.items() if repr((key, value)) not in common}
+        short.append(grammar.write([(head, own), *parts]))
+    return short if len(set(short)) == len(set(names)) else list(names)
+
+
+def _within_common(place: Path, places: Sequence[Path]) -> Path:
+    """A folder below what all of these share; the whole path where nothing would be left."""
+    shared = Path(os.path.commonpath(places)) if len({p.is_absolute() for p in places}) == 1 else Path()
+    own = place.relative_to(shared) if place.is_relative_to(shared) else place
+    return own if own.parts else place
+
+
+def not_started(folders: Sequence[Path]) -> list[tuple[str, int]]:
+    """The (algorithm, seed) that a comparison in these folders plans and has not started."""
+    found = []
+    for folder in folders:
+        config = files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+        names, seeds = config.get("algorithms"), config.get("seeds")
+        if isinstance(names, list) and isinstance(seeds, list):
+            planned = [(str(name), seed) for name in names for seed in seeds if isinstance(seed, int)]
+            found += [
+                (name, seed) for name, seed in planned if not _started(folder / folder_name(name) / f"seed-{seed}")
+            ]
+    return found
+
+
+def _started(folder: Path) -> bool:
+    history = folder / "history.jsonl"
+    return history.exists() and history.stat().st_size > 0

@@ -19,7 +19,7 @@ from ..stats import Arm, window
 COLOURS = (
     "cyan", "magenta", "yellow", "green", "red", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "white",
 )  # fmt: skip
-WIDE, FULL = 80, 105  # columns of a terminal in which costs, then intervals and late means, fit beside short names
+WIDE, FULL = 80, 105  # columns of a terminal that has room for costs; for intervals and last rounds, too
 
 
 def colour(number: int) -> str:
@@ -77,15 +77,17 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     seeds = len(arms[0].histories)
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     costs = target is not None and console.width >= WIDE
-    late = window(rounds) if console.width >= FULL else 0
+    averaged = window(rounds) if console.width >= FULL else 0  # last rounds; with one, it is the last accuracy
+    averaged = averaged if averaged > 1 else 0
+    full = console.width >= FULL
     view.add_column("", width=1)
     view.add_column("algorithm", overflow="fold", min_width=16 if costs else 12)
     if target is not None:
         to = f"to {target:g}"
         for name in (f"{to}: rounds", "speed-up", "gradients", "MB") if costs else (to, "speed-up"):
             view.add_column(name, justify="right", no_wrap=True)
-    if late:
-        view.add_column(f"last {late}", justify="right", no_wrap=True)
+    if averaged:
+        view.add_column(f"last {averaged}", justify="right", no_wrap=True)
     view.add_column("at the end", justify="right", no_wrap=True)
     sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
     for name in ("per MB", "per TFLOP") if sized else ():
@@ -94,11 +96,11 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         cells = [Text("■", style=colour(number)), Text(arm.name)]
         if target is not None:
             gain = str(arm.speedup(arms[0])) if number else ""
-            cells += [Text(arm.rounds_text()), Text(gain if late else gain.partition(" [")[0])]
+            cells += [Text(arm.rounds_text()), Text(gain if full else gain.partition(" [")[0])]
         if costs:
             cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
-        if late:
-            values = arm.lasts(late)
+        if averaged:
+            values = arm.lasts(averaged)
             cells.append(Text(f"{statistics.mean(values):.4f}" if values and not arm.diverged else "-"))
         cells.append(Text(arm.final_text()))
         if sized:
@@ -106,32 +108,34 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
             cells += [Text("-" if value is None else f"{value:,.3g}") for value in worth]
         view.add_row(*cells)
     console.print(view)
-    notes = [f"Test accuracy after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"]
-    notes += ["± is the 95 % interval of the mean"] if seeds > 1 else []
-    if target is not None and late and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
-        notes.append("[ ] the 95 % interval of the speed-up, from resampled pairs of seeds")
-    if target is not None:
-        spent = "rounds, gradients and MB are the means" if costs else "rounds are the mean"
-        notes.append(f"{spent} spent to reach {target:g}")
+    after = f"Accuracies are on the test set, at the end after {rounds} round{'s' if rounds != 1 else ''}"
+    notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
+    if averaged:
+        notes.append(f"'last {averaged}' is the mean accuracy over the last {averaged} rounds")
+    if target is not None and any(arm.missed < seeds for arm in arms):
+        spent = "Rounds, gradients and MB are means of" if costs else "Rounds are the mean of"
+        notes.append(f"{spent} what it took to reach {target:g}")
         if any(0 < arm.missed < seeds for arm in arms):
-            notes.append("> : seeds that did not reach it count with their whole run")
-    if late:
-        notes.append(f"last {late}: the mean accuracy of the last {late} rounds")
+            notes.append("'>' marks means in which seeds that did not reach it count with their whole run")
+    if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
+        notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
     if sized:
-        notes.append("per MB, per TFLOP: accuracy at the end over all traffic, over all work on gradients")
+        notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")
     if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
         momentum = RECIPES["gel"].defaults["momentum"]
-        notes.append(f"client momentum {momentum:g} comes with gel in {', '.join(brought)}")
-    console.print(Text("; ".join(notes) + ".", style="dim"), soft_wrap=True)
+        notes.append(f"GEL sets the client momentum to {momentum:g} in {', '.join(brought)}")
+    console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
 
 
 def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
     """How often each algorithm is best, and among the best two, across tasks."""
     view = Table("algorithm", "tasks", "best", "best two", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name, got in sorted(share.items(), key=lambda item: (-item[1]["top1"], -item[1]["top2"])):
-        view.add_row(Text(name), f"{got['tasks']}", f"{got['top1']:.0%}", f"{got['top2']:.0%}")
+        shares = [f"{got[top]:.0%}" if got["tasks"] > 1 else "-" for top in ("top1", "top2")]
+        view.add_row(Text(name), f"{got['tasks']}", *shares)
     console.print(view)
-    console.print(Text("Ranked by mean last accuracy; equals share a place.", style="dim"))
+    text = "Share of tasks in which an algorithm has the best (one of the two best) mean accuracies at the end."
+    console.print(Text(f"{text} Equal ones share a place.", style="dim"))
 
 
 def _brings_momentum(text: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Self
 from ...errors import FedkeelError, InputError
 from ...run import checkpoint as files
 from .page import Document, as_html, as_json, document
-from .runs import Group, Ran, Reader
+from .runs import Group, Ran, Reader, not_started
 
 HOST = "127.0.0.1"
 FRESH = 5.0  # seconds without a question after which nobody is watching; the page asks every two
@@ -82,7 +82,7 @@ class Ui:
             time.sleep(0.05)
 
     def document(self) -> Document:
-        """What the page shows now; what is wrong with the folders is told on the page."""
+        """What the page shows now; an error about the folders is shown on the page."""
         with self.lock:  # two pages at once would read everything twice
             self.asked_at = time.monotonic()
             try:
@@ -95,8 +95,9 @@ class Ui:
         if not groups:
             return _empty("")
         runs = [run for group in groups for run in group.runs]
-        if not self.replays or not all(run.complete for run in runs):
-            return document(groups, replays=False)
+        waiting = not_started([folder for folder in self.folders if folder.is_dir()])
+        if not self.replays or waiting or not all(run.complete for run in runs):
+            return document(groups, replays=False, waiting=waiting)
         if self.finished is None or self.finished[0] != runs:  # the reader gives the same objects while nothing changes
             self.finished = runs, document(groups)
         return self.finished[1]

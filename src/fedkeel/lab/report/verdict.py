@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..stats import Arm, BySeed, Gain, difference, number
 from .runs import Group
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
-COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB", "seconds": "simulated s"}
+COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB"}
 
 
 def metric_of(groups: Sequence[Group]) -> str:
@@ -94,9 +94,10 @@ def compare(groups: Sequence[Group]) -> Comparison:
 # In words
 
 
-def told(c: Comparison) -> dict[str, Any]:
+def in_words(c: Comparison) -> dict[str, Any]:
     """The verdict in plain English: a headline, what it rests on, and what to beware of."""
-    return {"headline": _headline(c), "points": [*_cost(c), *_end(c), *_sure(c)], "warnings": _warnings(c)}
+    points = [*_cost(c), *_end(c), *_clear_pairs(c), *_sure(c)]
+    return {"headline": _headline(c), "points": points, "warnings": _warnings(c)}
 
 
 def _headline(c: Comparison) -> str:
@@ -107,21 +108,27 @@ def _headline(c: Comparison) -> str:
         return f"{end.name} ends at a {METRICS[c.metric]} of {_mean(end.finals)}; there is nothing to compare it with."
     if len(end.seeds) == 1:
         first = fast or end
-        return f"{first.name} was ahead, but with one seed nobody can say how sure that is."
+        return f"{first.name} is ahead, but with one seed there is no interval."
     if fast is None:
         tied = c.tied_at_the_end(end)
-        return f"{_names([end, *tied])} cannot be told apart." if tied else f"Use {end.name}."
+        return f"{end.name} ends best, but {_unclear(c, end, tied)}." if tied else f"Use {end.name}."
     if reasons := _other_reasons(c, fast, end):
         return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
     if tied := c.tied_in_rounds(fast):
-        return f"Use {fast.name}; in rounds it cannot be told apart from {_names(tied)}."
+        return f"{fast.name} takes the fewest rounds to {c.target:g}, but {_unclear(c, fast, tied)}."
     return f"Use {fast.name}."
+
+
+def _unclear(c: Comparison, best: Arm, tied: Sequence[Arm]) -> str:
+    if len(tied) > 2 and len(tied) == len(c.rivals(best)):
+        return f"it has no clear lead over any of the other {len(tied)}"
+    return f"its lead over {_names(tied)} is not clear"
 
 
 def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
     """Why one might prefer another arm to the one that takes the fewest rounds: only what is clear."""
     reasons = []
-    for cost in ("gradients", "megabytes", "seconds"):
+    for cost in ("gradients", "megabytes"):
         other = c.cheapest(cost)
         if other is not None and other is not fast:
             less = difference(fast.costs(cost), other.costs(cost))
@@ -142,12 +149,12 @@ def _cost(c: Comparison) -> list[str]:
         least = "at least " if base.missed else ""
         points.append(
             f"The baseline {base.name} took {least}{_price(base)}: {fast.name} saves {least}"
-            f"{_ranged(saved, '{:.1f}')} rounds{'' if saved.clear or saved.low is None else ', which may be nothing'}."
+            f"{_ranged(saved, '{:.1f}')} rounds{'' if saved.clear or saved.low is None else ' (not clear)'}."
         )
-    for cost in ("gradients", "megabytes", "seconds"):
+    for cost in ("gradients", "megabytes"):
         other = c.cheapest(cost)
         if other is not None and other is not fast:
-            points.append(f"Counted in {COSTS[cost]}, {other.name} is the cheapest: {_price(other)}.")
+            points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other)}.")
     return points
 
 
@@ -155,8 +162,8 @@ def _whole(c: Comparison) -> list[str]:
     """Without a target that counts: what the runs took in all."""
     if (end := c.best_at_the_end()) is None:
         return []
-    told = f"The whole run of {end.name} took {_price(end)}{_over(end)}."
-    return [told if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. {told}"]
+    cost = f"The whole run of {end.name} took {_price(end)}{_over(end)}."
+    return [cost if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. {cost}"]
 
 
 def _end(c: Comparison) -> list[str]:
@@ -169,8 +176,18 @@ def _end(c: Comparison) -> list[str]:
         text += f", {_ranged(ahead, '{:.4f}')} better than {base.name}"
     tied = c.tied_at_the_end(end)
     if tied and len(end.seeds) > 1:
-        text += f"; it cannot be told apart from {_names(tied)}"
+        text += f"; {_unclear(c, end, tied)}"
     return [text + "."]
+
+
+def _clear_pairs(c: Comparison) -> list[str]:
+    """Clear differences between arms over which the best one has no clear lead: these are not equally good."""
+    if (end := c.best_at_the_end()) is None:
+        return []
+    tied = c.tied_at_the_end(end)
+    pairs = [(a, b) for a in tied for b in tied if a is not b and (d := c.ahead(a, b)) and d.clear and (d.low or 0) > 0]
+    said = [f"{a.name} clearly ends better than {b.name}" for a, b in pairs]
+    return [f"Among the other arms, {listed(said)}."] if said else []
 
 
 def _sure(c: Comparison) -> list[str]:
@@ -179,15 +196,15 @@ def _sure(c: Comparison) -> list[str]:
     shared = [len(best.finals.keys() & s.finals.keys()) for s in c.rivals(best)] or [len(best.finals)]
     few, many = min(shared), max(shared)
     if many == 0:
-        return [f"How sure: no other arm shares a seed with {best.name}, so nothing is paired. Run all with --seeds 5."]
+        return [f"No other arm shares a seed with {best.name}, so there is no interval. Run all arms with --seeds 5."]
     if many == 1:
-        one = "one seed" if len(best.finals) == 1 else "arms share one seed"
-        return [f"How sure: {one}, so there is no interval. Run again with --seeds 5."]
+        one = "There is one seed" if len(best.finals) == 1 else "The arms share one seed"
+        return [f"{one}, so there is no interval. Run again with --seeds 5."]
     seeds = f"{many}" if few == many else f"{few} to {many}"
     return [
-        f"How sure: {seeds} seeds, paired (arms share a seed's initial model, cohorts and budgets). Ranges are 95 % "
-        "intervals of the mean difference (Student's t), each for its pair alone; where one includes 0 the two cannot "
-        "be told apart."
+        f"The comparison has {seeds} paired seeds: with the same seed, arms have the same initial model, cohorts and "
+        "budgets. Ranges are 95 % intervals of the mean paired difference (Student's t), each for one pair of arms; a "
+        "lead is clear where its interval excludes 0."
     ]
 
 
@@ -195,16 +212,14 @@ def _warnings(c: Comparison) -> list[str]:
     lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.arms if s.diverged]
     if c.target is not None:
         lines += [
-            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds; these count with all they ran."
+            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds (counted with the whole run)."
             for s in c.arms
             if s.missed and not s.diverged
         ]
     for s in c.arms:
         if s.unfinished:
-            left = (
-                "1 run has rounds left and is" if s.unfinished == 1 else f"{s.unfinished} runs have rounds left and are"
-            )
-            lines.append(f"{s.name}: {left} not counted.")
+            left = "1 run has" if s.unfinished == 1 else f"{s.unfinished} runs have"
+            lines.append(f"{s.name}: {left} not ended; the table leaves out such runs.")
     return lines
 
 
@@ -260,12 +275,12 @@ def _said(found: Gain | None, more: str, less: str) -> str:
         return "no statement"
     if found.low is None:
         return "one seed: no interval"
-    return (more if (found.value or 0.0) > 0 else less) if found.clear else "cannot tell them apart"
+    return (more if (found.value or 0.0) > 0 else less) if found.clear else "not clear"
 
 
 def _price(s: Arm) -> str:
     known = [(name, value) for name in COSTS if (value := s.mean_cost(name)) is not None]
-    return _listed([f"{_amount(name, value)} {COSTS[name]}" for name, value in known])
+    return listed(f"{_amount(name, value)} {COSTS[name]}" for name, value in known)
 
 
 def _amount(cost: str, value: float) -> str:
@@ -288,16 +303,21 @@ def _mean(values: BySeed) -> str:
 
 
 def _ranged(found: Gain, style: str) -> str:
-    told = style.format(found.value)
+    mean = style.format(found.value)
     if found.low is None or found.high is None:
-        return told
+        return mean
     low, high = style.format(found.low), style.format(found.high)
-    return f"{told} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
+    return f"{mean} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
 def _names(arms: Sequence[Arm]) -> str:
-    return _listed([s.name for s in arms])
+    return listed(s.name for s in arms)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def listed(words: Iterable[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    names = list(words)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
