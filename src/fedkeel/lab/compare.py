@@ -35,14 +35,14 @@ def equal_rounds(arm: Arm, base: Arm) -> list[float] | None:
     """
     if arm.diverged or base.diverged or len(arm.histories) != len(base.histories):
         return None
-    told = []
+    differences = []
     for mine, other in zip(arm.histories, base.histories, strict=True):
         shared = shared_rounds([mine, other], "accuracy")
         if not shared:
             return None
         one, two = shared[max(shared)]
-        told.append(one["accuracy"] - two["accuracy"])
-    return told
+        differences.append(one["accuracy"] - two["accuracy"])
+    return differences
 
 
 def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
         return None
     quality = statistics.mean(values)
     rows = [history.reaching(quality) for history in arm.histories]
-    told: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "quality": quality,
         "reached": sum(row is not None for row in rows),
         "rounds": [None if row is None else row["round"] for row in rows],
@@ -70,8 +70,8 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
             for row, history in zip(rows, arm.histories, strict=True)
         )
         whole = statistics.mean(amount(history[-1], column) for history in base.histories)
-        told |= {column: own, f"{column}_reduction": 1 - own / whole if whole else None}
-    return told
+        metrics |= {column: own, f"{column}_reduction": 1 - own / whole if whole else None}
+    return metrics
 
 
 def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
@@ -90,11 +90,11 @@ def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
         for name, score in scores.items():
             place = math.inf if score is None else 1 + sum(other > score for other in known)
             places.setdefault(name, []).append(place)
-    told: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     for name, got in places.items():
         one, two = (sum(place <= best for place in got) / len(got) for best in (1, 2))
-        told[name] = {"tasks": len(got), "top1": one, "top2": two}
-    return told
+        shares[name] = {"tasks": len(got), "top1": one, "top2": two}
+    return shares
 
 
 def score(arm: Arm) -> float | None:
@@ -111,8 +111,8 @@ def mean_curve(histories: Sequence[History]) -> list[tuple[float, float]]:
 def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
     """What `summary.json` says; lists have one entry per seed, the first arm is the baseline of all others."""
     n = window(max(history[-1]["round"] for arm in arms for history in arm.histories))
-    told = [_told(arm, arms[0], n) for arm in arms]
-    return {"target": target, "baseline": arms[0].name, "last_n": n, "arms": told}
+    entries = [_entry(arm, arms[0], n) for arm in arms]
+    return {"target": target, "baseline": arms[0].name, "last_n": n, "arms": entries}
 
 
 def _worth(arm: Arm) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _worth(arm: Arm) -> dict[str, Any]:
     return {} if per is None else {"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": per}
 
 
-def _told(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
+def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
     finals, lasts = list(arm.finals.values()), arm.lasts(n)
     gain, apart = arm.speedup(base), equal_rounds(arm, base)
 

@@ -2,7 +2,7 @@
 
 Seed i of one arm is paired with seed i of the other: they share the initial model, cohorts, budgets and batches, so
 differences are taken seed by seed. A seed that did not reach its target never counts as if it had: where that leaves
-only a bound, the bound is what is told.
+only a bound, the bound is reported.
 
 Intervals are 95 % intervals from Student's t over paired seeds, everywhere (`interval`, `mean_of`), with one exception:
 a speed-up is a ratio of two means and not a mean over seeds, so `speedup` resamples the pairs of seeds; the shares that
@@ -34,7 +34,7 @@ BySeed = Mapping[int, float]
 class Gain:
     """By how much one arm differs from another: a number with its interval, or only a bound, or nothing.
 
-    It prints as a share, which is how speed-ups are told.
+    It prints as a share, as speed-ups are reported.
 
     >>> print(Gain(0.304, low=0.12, high=0.45), Gain(more_than=0.12), Gain(less_than=-0.2), Gain(), sep=" | ")
     +30.4% [+12, +45] | > +12.0% | < -20.0% | -

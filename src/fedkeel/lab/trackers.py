@@ -2,7 +2,7 @@
 
 A callback is called with every history row. `begin(config)` before the first and `end(status)` after the last are
 optional; status is "done", "stopped", "diverged", or "failed" when an error ended the run. That is the whole protocol;
-a tracker of your own is a small class. Nothing leaves the machine unless the tracking library itself is told to.
+a tracker of your own is a small class. Nothing leaves the machine unless the tracking library is configured to send it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def settings(config: dict[str, Any], prefix: str = "", say: Callable[[Any], str]
     >>> settings({"rounds": 5, "world": {"cohort": 20}})
     {'rounds': '5', 'world.cohort': '20'}
     """
-    told: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        told |= settings(value, f"{name}.", say) if isinstance(value, dict) else {name: say(value)}
-    return told
+        flat |= settings(value, f"{name}.", say) if isinstance(value, dict) else {name: say(value)}
+    return flat
 
 
 def title(config: dict[str, Any]) -> str:
@@ -75,7 +75,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Log to MLflow: a database file in a folder or, without one, wherever MLflow is told to (MLFLOW_TRACKING_URI)."""
+    """Log to MLflow: a database file in a folder or, without one, where MLFLOW_TRACKING_URI says."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.library = _load("mlflow", "mlflow", "mlflow")

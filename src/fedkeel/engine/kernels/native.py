@@ -65,8 +65,8 @@ def _build(text: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL | st
                 return f"the C compiler {compiler!r} did not finish within {PATIENCE} s"
             if done.returncode == 0:
                 return ctypes.CDLL(str(made))
-    told = done.stderr.strip().splitlines() or ["without a word"]
-    return f"the C compiler {compiler!r} failed: {next((line for line in told if 'error' in line), told[0])}"
+    lines = done.stderr.strip().splitlines() or ["without a word"]
+    return f"the C compiler {compiler!r} failed: {next((line for line in lines if 'error' in line), lines[0])}"
 
 
 def ordinary(*parts: Any) -> bool:
@@ -90,6 +90,6 @@ def again_by_torch(
     """A way back with `create_graph`: by torch, since what C returns has no derivative."""
     ends = [end for end, slope in zip(function(*inputs), slopes, strict=True) if slope is not None]
     asked = [given for given, need in zip(inputs, needed, strict=True) if given is not None and need]
-    told = [slope for slope in slopes if slope is not None]
-    found = iter(torch.autograd.grad(ends, asked, told, create_graph=True))
+    outer = [slope for slope in slopes if slope is not None]
+    found = iter(torch.autograd.grad(ends, asked, outer, create_graph=True))
     return tuple(next(found) if need else None for need in needed)

@@ -63,13 +63,13 @@ def _plain(value: Any) -> float | None:
 def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
     """How the cohort's updates are put together: of which gradients, and how well they agree."""
     algorithm, samples, steps = job.algorithm, seen.samples, seen.rows["steps"]
-    told: dict[str, float | None] = {}
+    found: dict[str, float | None] = {}
     norms = torch.ones_like(samples)
     if is_combination(algorithm):
         a = coefficients(algorithm.client, algorithm.rules, steps, plan.lr, job.world.expected).to(samples)
         norms = a.sum(1, keepdim=True)
-        told |= coefficient_shares(a, steps) | bound(a, samples, steps, algorithm.weighing)
-    return told | alignment(seen.rows["update"], algorithm.weighing.each(samples, norms))
+        found |= coefficient_shares(a, steps) | bound(a, samples, steps, algorithm.weighing)
+    return found | alignment(seen.rows["update"], algorithm.weighing.each(samples, norms))
 
 
 def is_combination(algorithm: Algorithm) -> bool:

@@ -144,17 +144,17 @@ def alignment(updates: Tensor, weights: Tensor) -> dict[str, float | None]:
 
         cos_i = <Delta_i, Delta> / (||Delta_i|| ||Delta||)
 
-    >>> told = alignment(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.ones(2, 1))
-    >>> round(told["cosine_mean"] ** 2, 6), told["update_norm_max"]
+    >>> found = alignment(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.ones(2, 1))
+    >>> round(found["cosine_mean"] ** 2, 6), found["update_norm_max"]
     (0.5, 1.0)
     """
     mean, norms = (weights * updates).sum(0), torch.linalg.vector_norm(updates, dim=1)
-    told: dict[str, float | None] = {"update_norm_mean": float(norms.mean()), "update_norm_max": float(norms.max())}
+    found: dict[str, float | None] = {"update_norm_mean": float(norms.mean()), "update_norm_max": float(norms.max())}
     lengths = norms * torch.linalg.vector_norm(mean)
     if bool((lengths > 0).any()):
         cosines = (updates @ mean)[lengths > 0] / lengths[lengths > 0]
-        told |= {"cosine_mean": float(cosines.mean()), "cosine_min": float(cosines.min())}
-    return told
+        found |= {"cosine_mean": float(cosines.mean()), "cosine_min": float(cosines.min())}
+    return found
 
 
 def momentum_error(memory: Tensor, gradient: Tensor) -> dict[str, float | None]:

@@ -54,10 +54,10 @@ def _left_out(some: int, panels: int) -> str:
 def commit() -> str:
     """The commit of the source, with a mark where files differ from it; "unknown" outside a repository."""
     here = Path(__file__).parent
-    told = subprocess.run(
+    done = subprocess.run(
         ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True
     )
-    return told.stdout.strip() if told.returncode == 0 else "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def _panel(measured: Measured, scale: str) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def settings(panel: Panel) -> str:
         "cohort": panel.cohort, "budget": panel.budget, "batch": panel.batch_size, "lr": panel.lr,
         "target": panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}",
     }  # fmt: skip
-    told = [f"{name} {value}" for name, value in given.items() if value is not None]
-    told += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}", f"seeds {seeds}"]
+    parts = [f"{name} {value}" for name, value in given.items() if value is not None]
+    parts += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}", f"seeds {seeds}"]
     usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
-    told += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
-    return f"`{panel.task}`, " + ", ".join(told)
+    parts += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
+    return f"`{panel.task}`, " + ", ".join(parts)
 
 
 def _arm(measured: Measured, name: str) -> dict[str, Any]:
@@ -159,33 +159,33 @@ def claim_text(judged: Judged) -> str:
     return f"{claim.arm} {how} than {claim.than}"
 
 
-def page(told: dict[str, Any]) -> str:
+def page(outcome: dict[str, Any]) -> str:
     """The page of a result."""
-    where = told["environment"]
+    where = outcome["environment"]
     lines = [
-        f"# {told['title']}",
+        f"# {outcome['title']}",
         "",
-        f"{told['paper']}. {told['what']}",
+        f"{outcome['paper']}. {outcome['what']}",
         "",
-        f"**Verdict at the {told['scale']} scale: {told['verdict']}.**",
-        *([f"{controls(told)}."] if controls(told) else []),
-        *([f"Stand-ins: {'; '.join(told['stand_ins'])}."] if told["stand_ins"] else []),
-        *(["", told["note"]] if told["note"] else []),
+        f"**Verdict at the {outcome['scale']} scale: {outcome['verdict']}.**",
+        *([f"{controls(outcome)}."] if controls(outcome) else []),
+        *([f"Stand-ins: {'; '.join(outcome['stand_ins'])}."] if outcome["stand_ins"] else []),
+        *(["", outcome["note"]] if outcome["note"] else []),
         "",
-        f"    fedkeel reproduce {told['name']} --scale {told['scale']}",
+        f"    fedkeel reproduce {outcome['name']} --scale {outcome['scale']}",
         "",
-        f"Commit {told['commit']}, {where['cores']} cores, torch {where['torch']}, Python {where['python']},"
-        f" {told['wall_seconds'] / 60:.1f} minutes of reported runs. ± and [ ] are 95 % intervals over seeds",
+        f"Commit {outcome['commit']}, {where['cores']} cores, torch {where['torch']}, Python {where['python']},"
+        f" {outcome['wall_seconds'] / 60:.1f} minutes of reported runs. ± and [ ] are 95 % intervals over seeds",
         f"(Student's t); arrows compare with the first line, the paper's and ours. [The rule of the verdicts]({RULE}).",
     ]
-    for panel in told["panels"]:
+    for panel in outcome["panels"]:
         lines += ["", f"## {panel['name']}", "", *_panel_lines(panel)]
     return "\n".join(lines) + "\n"
 
 
-def controls(told: dict[str, Any]) -> str:
+def controls(outcome: dict[str, Any]) -> str:
     """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
-    against = [claim["over_control"] for panel in told["panels"] for claim in panel["claims"] if claim["control"]]
+    against = [claim["over_control"] for panel in outcome["panels"] for claim in panel["claims"] if claim["control"]]
     if not against:
         return ""
     level = sum(mean <= 0 for mean, _, _ in against)
@@ -228,12 +228,12 @@ def _arm_line(arm: dict[str, Any], metric: str) -> str:
 
 
 def _claim_line(claim: dict[str, Any]) -> str:
-    def told(values: Sequence[float] | None) -> str:
+    def interval_text(values: Sequence[float] | None) -> str:
         return "" if values is None else gain_text(values, claim["metric"])
 
     paper = "not printed" if claim["paper"] is None else _amount(claim["paper"], claim["metric"])
-    control = told(claim["over_control"])
-    return f"| {claim['text']} | {paper} | {told(claim['gain'])} | {control} | {claim['verdict']} |"
+    control = interval_text(claim["over_control"])
+    return f"| {claim['text']} | {paper} | {interval_text(claim['gain'])} | {control} | {claim['verdict']} |"
 
 
 def gain_text(gain: Sequence[float], metric: str) -> str:
@@ -251,12 +251,12 @@ def _amount(value: float, metric: str) -> str:
     return f"{value:+.2f} points" if metric in ("accuracy", "last") else f"{100 * value:+.1f} %"
 
 
-def write(told: dict[str, Any], out: Path) -> Path:
+def write(outcome: dict[str, Any], out: Path) -> Path:
     """Write NAME.md and the data behind it; gives the page."""
-    file = out / f"{told['name']}.md"
+    file = out / f"{outcome['name']}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(file.with_suffix(".json"), told)
-    file.write_text(page(told))
+    files.write_json(file.with_suffix(".json"), outcome)
+    file.write_text(page(outcome))
     return file
 
 
@@ -300,10 +300,10 @@ def _answer(item: dict[str, str], out: Path) -> str:
     file = out / f"{name}.json"
     if not file.exists():
         return f"not run (`fedkeel reproduce {name}`)"
-    told = files.read_json(file)
-    notes = [controls(told).lower()] if controls(told) else []
-    notes += [f"stand-ins: {'; '.join(told['stand_ins'])}"] if told["stand_ins"] else []
-    return "; ".join([f"[{told['verdict']}]({name}.md)", *notes])
+    outcome = files.read_json(file)
+    notes = [controls(outcome).lower()] if controls(outcome) else []
+    notes += [f"stand-ins: {'; '.join(outcome['stand_ins'])}"] if outcome["stand_ins"] else []
+    return "; ".join([f"[{outcome['verdict']}]({name}.md)", *notes])
 
 
 def _rule() -> list[str]:

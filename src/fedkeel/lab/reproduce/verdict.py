@@ -60,7 +60,7 @@ class Judged:
 def judge(measured: Measured) -> list[Judged]:
     """Every claim of a panel that was run."""
     panel = measured.panel
-    told = []
+    judged = []
     for claim in panel.claims:
         metric = claim.metric or panel.metric
         arm, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
@@ -68,8 +68,8 @@ def judge(measured: Measured) -> list[Judged]:
         broke = broke or (metric in COSTS and missed(measured, claim.arm, metric) > 0)
         own, paper = gain(metric, arm, other), paper_gain(panel, claim)
         against = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
-        told.append(Judged(claim, metric, own, paper, against, verdict(own, paper, claim.margin, broke)))
-    return told
+        judged.append(Judged(claim, metric, own, paper, against, verdict(own, paper, claim.margin, broke)))
+    return judged
 
 
 def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: bool = False) -> str:

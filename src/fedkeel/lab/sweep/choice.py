@@ -32,7 +32,7 @@ class Scored:
     def mean(self) -> float | None:
         return None if self.values is None else statistics.mean(self.values)
 
-    def told(self, grid: Grid) -> dict[str, Any]:
+    def as_dict(self, grid: Grid) -> dict[str, Any]:
         return {
             "algorithm": self.arm.name,
             "values": dict(zip(grid.keys, self.cell, strict=True)),
@@ -104,13 +104,13 @@ class Choice:
             and chosen[key] in (min(tried[key]), max(tried[key]))
         ]  # fmt: skip
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """What `sweep.json` says."""
         return {
             "metric": self.metric,
-            "cells": [one.told(self.grid) for one in self.ranked],
-            "best": None if self.best is None else self.best.told(self.grid),
-            "runner_up": None if self.runner_up is None else self.runner_up.told(self.grid),
+            "cells": [one.as_dict(self.grid) for one in self.ranked],
+            "best": None if self.best is None else self.best.as_dict(self.grid),
+            "runner_up": None if self.runner_up is None else self.runner_up.as_dict(self.grid),
             "told_apart": self.told_apart,
             "on_edge": self.on_edge,
         }

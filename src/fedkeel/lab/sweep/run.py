@@ -85,7 +85,7 @@ def probed(config: Config) -> Config:
 def document(config: Config, choice: Choice) -> dict[str, Any]:
     """The whole outcome, for `sweep.json` and `--json`."""
     about = {"task": config["task"], "algorithm": config["sweep"]["algorithm"], "grid": config["sweep"]["grid"]}
-    return about | {"target": choice.ranked[0].arm.target, "seeds": config["seeds"], **choice.told()}
+    return about | {"target": choice.ranked[0].arm.target, "seeds": config["seeds"], **choice.as_dict()}
 
 
 def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
