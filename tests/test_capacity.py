@@ -416,7 +416,7 @@ def test_the_table_says_what_accuracy_costs_where_arms_have_levels(tmp_path, cap
 def test_explain_prints_the_papers_box(name, word, capsys):
     assert main(["explain", name]) == 0
     printed = capsys.readouterr().out
-    assert word in printed and "cite:" in printed and "where nobody did, Delta = 0" in printed
+    assert word in printed and "cite:" in printed and "Delta = 0 where none did" in printed
 
 
 def test_gel_guesses_five_steps_where_nobody_says_what_the_server_expects():
