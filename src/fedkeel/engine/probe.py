@@ -37,7 +37,8 @@ def probe(
     index = torch.arange(CLIENTS * width, device=task.data.x.device).view(CLIENTS, width)
     x, y = task.data.x[index], task.data.y[index]
     by_c = None if together is None else together.plain
-    batched, serial = Lockstep(task, model.replica(), by_c), Serial(task, model, lean(model))
+    lean(model)
+    batched, serial = Lockstep(task, model.replica(), by_c), Serial(task, model)
     if alone is not None:
         alone.install(model)
     one, all_ = serial.start(model.flat.clone(), 1), batched.start(model.flat, CLIENTS)

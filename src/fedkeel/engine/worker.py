@@ -91,7 +91,8 @@ def make_worker(
     own = model.replica()
     gradients: Gradients
     if mode == "serial":
-        gradients = Serial(task, own, lean(own), globally)
+        lean(own)
+        gradients = Serial(task, own, globally)
         if compiled is not None:
             compiled.install(own)
     else:

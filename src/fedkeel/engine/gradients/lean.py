@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -13,11 +12,10 @@ from ...flat import FlatModel
 
 L = TypeVar("L", bound=nn.Module)
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-LARGE = 2**18  # elements (a megabyte) from which a weight's gradient is written straight into the flat gradient
 
 
-def lean(model: FlatModel) -> list[Direct]:
-    """Speed up the model's layers without changing a bit; returns those that write their own weight gradients."""
+def lean(model: FlatModel) -> None:
+    """Speed up the layers of a worker's replica without changing a bit (W3: 1.06 by pooling first)."""
     layers = list(model.module.modules())
     for layer in layers:
         if is_plain(layer, nn.Sequential):
@@ -25,7 +23,6 @@ def lean(model: FlatModel) -> list[Direct]:
     for layer in layers:
         if type(layer) in (nn.MaxPool2d, nn.ReLU):
             layer.register_forward_hook(_ask_for_channels_last)
-    return [Direct(layer) for layer in layers if is_plain(layer, nn.Linear) and _is_large(layer)]
 
 
 def is_plain(layer: nn.Module, kind: type[L]) -> TypeGuard[L]:
@@ -37,11 +34,6 @@ def release(model: FlatModel) -> None:
     """Restore the layers' own `forward`; the replacements form reference cycles with their layers."""
     for layer in model.module.modules():
         vars(layer).pop("forward", None)
-
-
-def _is_large(layer: nn.Linear) -> bool:
-    weight = layer._parameters.get("weight")  # None if a parametrization computes the weight
-    return weight is not None and weight.grad is not None and weight.numel() >= LARGE
 
 
 class PoolFirst:
@@ -82,85 +74,9 @@ def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: 
         output.register_hook(lambda d: d.contiguous(memory_format=torch.channels_last))  # type: ignore[no-untyped-call]
 
 
-class Direct:
-    """A large linear layer that writes its weight's gradient straight into the flat gradient.
-
-    torch would allocate it and then add it to zeros: two more passes over memory. The layer writes between `begin` and
-    `finish`, which enclose the backward pass of a training step; outside of them autograd works as usual.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.weight = layer, layer.weight
-        self.begun, self.written = False, False
-        self.bind()
-        layer.forward = self.forward  # type: ignore[method-assign]
-
-    def bind(self) -> None:
-        """Take the current `weight.grad` as the place to write to."""
-        assert self.weight.grad is not None
-        self.slot, self.weight.grad = self.weight.grad, None
-
-    def forward(self, input: Tensor) -> Tensor:
-        weight, bias = self.layer.weight, self.layer.bias
-        if weight is not self.weight or not torch.is_grad_enabled() or special(input):
-            return nn.functional.linear(input, weight, bias)
-        rows: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, self)  # type: ignore[no-untyped-call]
-        return rows if input.ndim == 2 else rows.view(*input.shape[:-1], rows.shape[-1])
-
-    def begin(self) -> None:
-        """Call before the backward pass."""
-        self.begun, self.written = True, False
-
-    def write(self, d: Tensor, x: Tensor) -> None:
-        """Add the weight gradient of one use of the layer."""
-        if self.written:
-            self.slot.addmm_(d.t(), x)
-        else:
-            torch.mm(d.t(), x, out=self.slot)
-        self.written = True
-
-    def finish(self) -> None:
-        """Call after the backward pass: adds gradients from other uses of the weight; zero if there were none."""
-        self.begun = False
-        if not self.written:
-            self.slot.zero_()
-        if self.weight.grad is not None:  # the model uses the weight elsewhere, too
-            self.slot.add_(self.weight.grad)
-            self.weight.grad = None
-
-
 def special(x: Tensor) -> bool:
     """Whether more than plain autograd is active: autocast, torch.func, forward-mode AD or torch.compile."""
     functional = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     kind = x.device.type
     mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return functional or mixed or torch.compiler.is_compiling()
-
-
-class _Linear(torch.autograd.Function):
-    """x W' + b on rows; `Direct` receives the gradient of W."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, direct: Direct) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.direct = direct
-        return nn.functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        (x, weight), direct = ctx.saved_tensors, ctx.direct
-        by_x, by_weight, by_bias, _ = ctx.needs_input_grad
-        returned = None
-        if by_weight and not direct.begun:
-            returned = d.t() @ x
-        elif by_weight:
-            direct.write(d, x)
-        return d @ weight if by_x else None, returned, d.sum(0) if by_bias else None, None
-
-
-def gaps(model: FlatModel, directs: Sequence[Direct]) -> list[tuple[int, int]]:
-    """(begin, end) ranges of the flat gradient that no layer writes directly: to be zeroed before a backward pass."""
-    offsets = sorted((int(direct.slot.storage_offset()), direct.slot.numel()) for direct in directs)
-    taken = [(begin, begin + size) for begin, size in offsets]
-    begins, ends = [0, *(end for _, end in taken)], [*(begin for begin, _ in taken), model.size]
-    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]

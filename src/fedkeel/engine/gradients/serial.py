@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ...data.batches import Batch
 from ...flat import FlatModel
 from ...task import Task
-from .lean import Direct, gaps
 from .split import Split
 
 if TYPE_CHECKING:
@@ -41,11 +40,8 @@ def layout(module: nn.Module) -> Callable[[Tensor], Tensor]:
 class Serial:
     """One client at a time: the backward pass writes into the flat gradient."""
 
-    def __init__(
-        self, task: Task, model: FlatModel, directs: Sequence[Direct] = (), draws_globally: bool = False
-    ) -> None:
+    def __init__(self, task: Task, model: FlatModel, draws_globally: bool = False) -> None:
         self.task, self.model, self.split = task, model, Split(model)
-        self.directs, self.gaps = directs, gaps(model, directs)
         self.layout = layout(model.module)
         self.draws_globally = draws_globally  # see `choose.moves_global_generator`
 
@@ -69,16 +65,11 @@ class Serial:
         if y.data_ptr() == model.flat.data_ptr():
             return self._here(model.grad, batch, loss, represents)
         grad = torch.empty_like(model.grad)  # elsewhere: the client's own model and gradient stay as they are
-        self._bind(y[0].clone(), grad)
+        model.bind(y[0].clone(), grad)
         try:
             return self._here(grad, batch, loss, represents)
         finally:
-            self._bind(model.flat, model.grad)
-
-    def _bind(self, point: Tensor, grad: Tensor) -> None:
-        self.model.bind(point, grad)
-        for direct in self.directs:
-            direct.bind()
+            model.bind(model.flat, model.grad)
 
     def _here(self, grad: Tensor, batch: Batch, loss: Losses | None, represents: bool) -> tuple[Tensor, Tensor]:
         """Where the module is, into the vector that its gradients are views of."""
@@ -87,13 +78,8 @@ class Serial:
         with torch.enable_grad():
             losses = self._losses(self.layout(batch.x[0]), batch.y[0], loss, represents)
             value = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
-        for begin, end in self.gaps:
-            grad[begin:end].zero_()
-        for direct in self.directs:
-            direct.begin()
+        grad.zero_()
         value.backward()  # type: ignore[no-untyped-call]
-        for direct in self.directs:
-            direct.finish()
         return grad[None], value.detach().view(1, 1)
 
     def _losses(self, x: Tensor, y: Tensor, loss: Losses | None, represents: bool) -> Tensor:
