@@ -35,8 +35,8 @@ from .worker import Worker, make_worker
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
 BLOCK = 2**20  # input numbers per forward pass of an evaluation
-# Bytes: glibc keeps blocks up to the largest it once got back, if that is below 32 MiB. Without this, W5 runs at 0.94 of
-# its speed (benchmarks/before_after.py).
+# Bytes: glibc keeps blocks up to the largest it once got back, if that is below 32 MiB. Without this, W5 runs at 0.94
+# of its speed (benchmarks/before_after.py).
 FREED = 31 * 2**20
 
 
