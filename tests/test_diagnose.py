@@ -15,8 +15,10 @@ from fedkeel.aggregate import Nova, Samples, Uniform
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
 from fedkeel.lab import diagnose as d
+from fedkeel.lab.diagnose.memory import CLIENT_MEMORY
 from fedkeel.recipes import RECIPES
 from fedkeel.response import coefficients, lengths
+from fedkeel.rules import RULES
 from fedkeel.run.history import COLUMNS
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
@@ -313,3 +315,7 @@ def test_the_command_diagnoses_prints_and_repeats(tmp_path: Path, capsys: pytest
 def test_without_a_number_every_tenth_round_is_diagnosed(tmp_path: Path) -> None:
     assert main(["run", "digits", "fedavg", "--rounds", "1", "--diagnose", "--out", str(tmp_path / "r")]) == 0
     assert json.loads((tmp_path / "r" / "config.json").read_text())["diagnose"] == 10
+
+
+def test_every_rule_says_which_of_its_tensors_is_a_momentum_or_that_it_has_none() -> None:
+    assert set(CLIENT_MEMORY) == set(RULES.values())

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ... import rules
 from ...optim import SGD, Adaptive, Optimizer
 from ...rule import Me, Rule, Tensors
 from ...rules import GHBM, FedADC, FedCM, FedHBM, LocalGHBM, Mime, MimeLite
@@ -40,8 +41,11 @@ def _fedhbm(rule: FedHBM, me: Me) -> Tensor | None:
     return known * scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
 
 
-# Rules that remember no gradient have no entry.
-CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None]] = {
+# Every rule of ours has an entry, so that none is forgotten: None for those that remember no gradient.
+CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None] | None] = {
+    **dict.fromkeys((rules.Proximal, rules.Guess, rules.Scaffold, rules.FedDyn, rules.AdaBest), None),
+    **dict.fromkeys((rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses), None),
+    rules.SelfDistillation: None,
     GHBM: _ghbm,
     LocalGHBM: _localghbm,
     FedHBM: _fedhbm,
