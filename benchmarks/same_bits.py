@@ -116,8 +116,8 @@ def compare(old: Found, new: Found) -> tuple[float, str]:
         found.append((math.inf, f"{len(old['history'])} and {len(new['history'])} rows"))
     for mine, yours in zip(old["history"], new["history"], strict=False):
         for name in (mine.keys() | yours.keys()) - {HEADERS}:
-            far = apart(mine.get(name, "no column"), yours.get(name, "no column"))
-            where = f"{name} of round {mine['round']}: {mine.get(name, 'no column')} and {yours.get(name, 'no column')}"
+            far = apart(mine.get(name), yours.get(name))  # a column without a value is as good as none
+            where = f"{name} of round {mine['round']}: {mine.get(name)} and {yours.get(name)}"
             found.append((far, where))
     return max(found)
 

@@ -221,7 +221,8 @@ def test_two_results_are_the_same_only_if_every_bit_is(monkeypatch):
 
     one = {"status": "done", "tensors": {"parameters": torch.ones(2)}, "history": [{"round": 0, "overhead_bytes": 1}]}
     assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 2}]})[0] == 0
-    assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 1, "loss": None}]})[0] == np.inf
+    assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 1, "loss": 2.0}]})[0] == np.inf
+    assert compare(one, one | {"history": [{"round": 0, "overhead_bytes": 1, "loss": None}]})[0] == 0
     assert compare(one, {"raised": "InputError: no"})[0] == np.inf
     assert compare({"raised": "InputError: no"}, {"raised": "InputError: never"})[0] == 0
     assert compare(one, one | {"tensors": {"parameters": torch.tensor([1.0, 0.5])}}) == (0.5, "parameters")
