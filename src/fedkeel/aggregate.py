@@ -203,7 +203,6 @@ class Reports:
     """What the clients of a round reported, as one rule sees it: means over those that reported."""
 
     sums: Sums
-    weights: Weights
     scale: Tensor
     raw: Tensor  # each client's weight, `[clients, 1]`
     delta: Tensor  # Delta, the aggregated update
@@ -217,7 +216,7 @@ class Reports:
         delta = weights.combine(sums.updates) if weights.stacks else sums.sums[DELTA] * scale
         if covered is not None:  # average each element over the clients that trained it
             delta = delta * torch.where(covered > 0, sums.mass(weights) / covered, 0.0)
-        return cls(sums, weights, scale, weights.each(samples, norms), delta)
+        return cls(sums, scale, weights.each(samples, norms), delta)
 
     def of(self, slot: str) -> Reports:
         """The same reports, seen by this rule."""
