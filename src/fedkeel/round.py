@@ -21,7 +21,7 @@ from .aggregate import Reports, Sums, collect
 from .algorithm import Algorithm
 from .engine import Engine
 from .errors import InputError
-from .messages import Broadcast, Facts, Plan, Slots, Work
+from .messages import Broadcast, Facts, Plan, Slots, Work, flatten
 from .pace import Pace, synchronous
 from .rule import View
 from .survey import survey
@@ -58,6 +58,11 @@ class State:
     rules: Slots
     round: int = 0
     totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+
+    def is_finite(self) -> bool:
+        """Whether every number is finite, in the model, the optimizer and every rule."""
+        tensors = [self.x, *self.buffers.values(), *self.optimizer.values(), *flatten(self.rules).values()]
+        return all(bool(torch.isfinite(one).all()) for one in tensors)
 
     def spend(self, counts: dict[str, int]) -> State:
         """The state with these gradients and bytes counted."""

@@ -1,24 +1,19 @@
-"""Run directories: what is in them, written so that a crash at any moment leaves them readable.
+"""What a run leaves behind: its state between rounds, its model, and how it ended.
 
-    config.json           what was run, every value resolved
-    environment.json      versions and machine
-    history.jsonl         one row per round
-    history.csv           the same as a table, when the run has ended or stopped
-    model.safetensors     the model under its state_dict names, buffers included
-    checkpoint/           the state between rounds, while rounds remain
-    stop                  asks the run to stop after its round (the live page writes it); the run removes it
-
-No pickle: tensors are safetensors, the rest is JSON. Files are written beside their place, then renamed.
+A checkpoint is one file of tensors with a checksum over all of it, bound to its run: it has the run's configuration,
+the identity of its data, its round, and the length and checksum of the history up to that round. The one before it is
+kept. No pickle: nothing executes from a file.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,54 +23,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ..data import FederatedData
 from ..engine.memory import Memories
-from ..errors import InputError
+from ..errors import InputError, StabilityWarning
+from ..files import BLOCK, check_tensors, damaged, prefix_checksum, read_json, reading, write_json, write_tensors
 from ..flat import FlatModel
-from ..messages import flatten, header
+from ..messages import flatten
 from ..round import State
 from ..version import __version__
+from . import history as rows
+from .folder import CHECKPOINTS, CONFIG, HISTORY, MARK, MODEL, OUTCOME, PREVIOUS, STATE
+from .history import History
 
-BLOCK = 2**22  # numbers written or read at a time
-STATE, MODEL = Path("checkpoint", "state.safetensors"), Path("model.safetensors")
-STOP = Path("stop")
-
-
-def atomically(file: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file, then rename it to `file`."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        write(beside)
-        with open(beside, "rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_json(file: Path, value: Any) -> None:
-    """Write indented JSON."""
-
-    def write(beside: Path) -> None:
-        # A user's own part may hold any object; such a run is marked as not rerunnable, so its repr is enough.
-        beside.write_text(json.dumps(value, indent=2, default=repr) + "\n")
-
-    atomically(file, write)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        value = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"{file} is not there.") from error
-    except OSError as error:  # a folder, or a file without read permission
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{file} does not hold a configuration.")
-    return value
+SAMPLED = 256  # blocks of a large array that its identity is taken from
+PIECE = 2**16  # bytes of such a block
 
 
 def environment() -> dict[str, Any]:
@@ -90,68 +51,109 @@ def environment() -> dict[str, Any]:
     }
 
 
-def save_model(folder: Path, module: torch.nn.Module) -> None:
-    """Write `model.safetensors` under the module's own names."""
-    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    atomically(folder / MODEL, lambda f: safetensors.torch.save_file(tensors, f))
+# Identity
 
 
-def load_model(folder: Path, model: FlatModel) -> None:
-    """Read `model.safetensors` into an adopted model."""
-    file = folder / MODEL
-    if not file.exists():
-        raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
-    model.module.load_state_dict(safetensors.torch.load_file(file))
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint is bound to: the run's configuration, as its file has it, and its data."""
+
+    config: dict[str, Any]
+    data: str
+
+    def difference(self, about: dict[str, Any]) -> str | None:
+        """How a checkpoint's own identity differs, in words."""
+        theirs = about["config"]
+        for name in self.config | theirs:
+            if theirs.get(name) != self.config.get(name):
+                return f"its {name} is {theirs.get(name)!r}, this run's is {self.config.get(name)!r}"
+        return None if about["data"] == self.data else "it was trained on other data"
 
 
-def save_state(folder: Path, state: State, memories: Memories) -> None:
-    """Write the checkpoint of a state."""
+def identity_of(data: FederatedData) -> str:
+    """A checksum of the data: of who holds how much, of shapes and types, and of up to 256 blocks of every array."""
+    sum = hashlib.sha256(np.ascontiguousarray(data.offsets).view(np.uint8).data)
+    for array in (data.x, data.y, *(data.test or ())):
+        sum.update(f"{tuple(array.shape)} {array.dtype}".encode())
+        whole = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for start in np.unique(np.linspace(0, max(0, len(whole) - PIECE), SAMPLED, dtype=np.int64)):
+            sum.update(whole[start : start + PIECE].data)
+    return sum.hexdigest()
+
+
+# Between rounds
+
+
+def save_state(folder: Path, state: State, memories: Memories, identity: Identity, history: dict[str, Any]) -> None:
+    """Write the checkpoint of a state; `history` describes the rows up to it. The one before it is kept."""
     tensors: dict[str, Tensor] = {"x": state.x, "x0": state.x0}
     tensors |= {f"buffers/{name}": value for name, value in state.buffers.items()}
     tensors |= {f"optimizer/{name}": value for name, value in state.optimizer.items()}
     tensors |= {f"rules/{path}": value for path, value in flatten(state.rules).items()}
     tensors |= {f"memory/{path}": table[: len(memories)] for path, table in flatten(memories.tables).items()}
-    about: dict[str, Any] = {"round": state.round, "totals": state.totals}
-    about |= {"clients": list(memories.row), "rules": list(state.rules)}
-    atomically(folder / STATE, lambda f: _stream(f, tensors, {"fedkeel": json.dumps(about)}))
-
-
-def _stream(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write safetensors block by block, as client memory may not fit into RAM, which the library's writer requires."""
-    head, order = header(tensors, metadata)
-    with open(file, "wb") as out:
-        out.write(head)
-        for name in order:
-            for block in torch.split(tensors[name].detach().reshape(-1), BLOCK):
-                out.write(block.cpu().contiguous().view(torch.uint8).numpy().data)
-
-
-def ended(folder: Path) -> bool:
-    """Whether the final model is written and the checkpoint removed; after a crash in between, rounds are replayed."""
-    return (folder / MODEL).exists() and not (folder / STATE).exists()
+    tensors["clients"] = torch.tensor(list(memories.row), dtype=torch.int64)
+    about = {"round": state.round, "totals": state.totals, "rules": list(state.rules), "history": history}
+    newest = folder / STATE
+    if newest.exists():
+        os.replace(newest, folder / PREVIOUS)
+    write_tensors(newest, tensors, about | {"config": identity.config, "data": identity.data})
 
 
 def drop_state(folder: Path) -> None:
-    """Remove the checkpoint, which a finished run does not need."""
-    shutil.rmtree(folder / STATE.parent, ignore_errors=True)
+    """Remove the checkpoints, which a finished run does not need."""
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def load_state(folder: Path, population: int, device: str) -> tuple[State, Memories]:
-    """Read a checkpoint back."""
-    with safetensors.safe_open(folder / STATE, "pt", device=device) as file:
-        about = json.loads(file.metadata()["fedkeel"])
-        names = list(file.keys())
-        tensors = {name: file.get_tensor(name) for name in names if not name.startswith("memory/")}
+def newest_state(folder: Path, identity: Identity, population: int, device: str) -> tuple[State, Memories, History]:
+    """The newest checkpoint that is whole, with the history up to it; refuses one of another run.
+
+    A damaged one is passed over for the one before it, with a warning.
+    """
+    problems: list[str] = []
+    for file in (folder / STATE, folder / PREVIOUS):
+        if not file.exists():
+            continue
+        try:
+            about = check_tensors(file)
+            with reading(file, "a checkpoint"):
+                other = identity.difference(about)
+                if other is None:
+                    history = _history_until(folder, about)
+                    state, memories = _load(file, about, population, device)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if other is not None:
+            raise InputError(f"{file} belongs to another run: {other}.")
+        for problem in problems:
+            text = f"{problem} The run goes on from the checkpoint before it, of round {state.round}."
+            warnings.warn(text, StabilityWarning, stacklevel=3)
+        return state, memories, history
+    raise InputError(" ".join(problems) + f" No whole checkpoint is left in {folder}; start the run again.")
+
+
+def _history_until(folder: Path, about: dict[str, Any]) -> History:
+    """The rows up to a checkpoint, which are those it was written after."""
+    file, known = folder / HISTORY, about["history"]
+    if prefix_checksum(file, known["bytes"]) != known["sha256"]:
+        raise damaged(file, f"its first {about['round'] + 1} rows are not those of the checkpoint")
+    return rows.read(file, known["bytes"])
+
+
+def _load(file: Path, about: dict[str, Any], population: int, device: str) -> tuple[State, Memories]:
+    with safetensors.safe_open(file, "pt", device=device) as content:
+        names = list(content.keys())
+        tensors = {name: content.get_tensor(name) for name in names if not name.startswith("memory/")}
         memories = Memories(population)
-        clients = np.array(about["clients"], dtype=np.int64)
+        clients = tensors["clients"].cpu().numpy()
         for path in names:
             if not path.startswith("memory/"):
                 continue
             _, slot, name = path.split("/")
-            rows = file.get_slice(path)
-            few = max(1, BLOCK // rows.get_shape()[1])
-            for b in range(0, len(clients), few):
-                memories.write(clients[b : b + few], {slot: {name: rows[b : b + few]}})
+            table = content.get_slice(path)
+            few = max(1, BLOCK // table.get_shape()[1])
+            for begin in range(0, len(clients), few):
+                memories.write(clients[begin : begin + few], {slot: {name: table[begin : begin + few]}})
 
     def under(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -161,18 +163,81 @@ def load_state(folder: Path, population: int, device: str) -> tuple[State, Memor
     return State(x, x0, under("buffers/"), under("optimizer/"), rules, about["round"], about["totals"]), memories
 
 
-def new_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that is not empty, or empty it if `overwrite`; refuse one that cannot be created."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not overwrite:
-            what = "not empty" if folder.is_dir() else "a file"
-            raise InputError(f"{folder} is {what}. Choose another --out, or add --overwrite.")
-        if Path.cwd().is_relative_to(folder.resolve()):
-            raise InputError(
-                f"{folder} is the current folder or a parent of it, so it is not emptied. Choose another --out."
-            )
-        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-    above = next(place for place in (folder, *folder.parents) if place.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        what = "is not writable" if above.is_dir() else "is a file"
-        raise InputError(f"Cannot create {folder}: {above} {what}. Choose another --out.")
+def has_state(folder: Path) -> bool:
+    """Whether there is a checkpoint, whole or not."""
+    return (folder / STATE).exists() or (folder / PREVIOUS).exists()
+
+
+# The end
+
+
+def save_model(folder: Path, module: torch.nn.Module) -> None:
+    """Write `model.safetensors` under the module's own names."""
+    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    write_tensors(folder / MODEL, tensors, {})
+
+
+def load_model(folder: Path, model: FlatModel) -> None:
+    """Read `model.safetensors` into an adopted model."""
+    file = folder / MODEL
+    if not file.exists():
+        raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
+    if (folder / MARK).exists():
+        check_tensors(file)
+    with reading(file, "the model of this run"):
+        try:
+            model.module.load_state_dict(safetensors.torch.load_file(file))
+        except RuntimeError as error:  # other names or shapes
+            raise damaged(file, " ".join(str(error).split())) from error
+
+
+def save_outcome(folder: Path, status: str, history: dict[str, Any]) -> None:
+    """Write how the run ended; from here on it is finished."""
+    config = read_json(folder / CONFIG)
+    write_json(folder / OUTCOME, {"status": status, "history": history, "config": config})
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a run's directory says: its configuration, its history and its status."""
+
+    config: dict[str, Any]
+    history: History
+    status: str
+
+
+def read_run(folder: Path) -> Known:
+    """Read a run's directory and compare it with its checksums.
+
+    status: "done", "diverged" or "stopped" (rounds are left, whoever stopped it).
+    """
+    config, file = read_config(folder), folder / HISTORY
+    if (folder / OUTCOME).exists():
+        outcome = read_json(folder / OUTCOME)
+        with reading(folder / OUTCOME, "the outcome of a run"):
+            status, known = str(outcome["status"]), outcome["history"]
+            if outcome["config"] != config:
+                raise damaged(folder / CONFIG, "it is not the configuration this run ended with")
+            if prefix_checksum(file, known["bytes"]) != known["sha256"] or file.stat().st_size != known["bytes"]:
+                raise damaged(file, "its rows are not those this run ended with")
+        return Known(config, rows.read(file), status)
+    history = rows.read(file) if file.exists() else History()
+    if (folder / MARK).exists() or not (folder / MODEL).exists() or has_state(folder):
+        return Known(config, history, "stopped")
+    with reading(file, "the history of a run"):  # of version 0.1, which wrote no outcome
+        last = history[-1]
+        if last["dropped"] and not last["clients"]:
+            return Known(config, history, "diverged")
+        return Known(config, history, "done" if last["round"] == config["rounds"] else "stopped")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration in a run's directory."""
+    config = read_json(folder / CONFIG)
+    if "algorithms" in config:
+        raise InputError(f"{folder} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
+    return config
+
+
+from ..files import atomically  # noqa: E402, F401  TEMPORARY until lab/ and cli/ import from the new places
+from .folder import STOP, new_folder  # noqa: E402, F401  TEMPORARY

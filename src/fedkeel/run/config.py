@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from ..settings import NUMBER, POSITIVE, SWITCH, Kind, check_settings, from_file
 from ..task import Task
 from ..version import __version__
 from ..world import World
-from . import checkpoint as files
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -139,14 +137,6 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
     }
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The configuration in a run directory."""
-    config = files.read_json(path / "config.json")
-    if "algorithms" in config:
-        raise InputError(f"{path} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
-    return config
 
 
 def task_of(config: dict[str, Any]) -> Task:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, MissingExtra, is_number
+from ..errors import MissingExtra, is_number
+from ..files import damaged, reading
 
 Row = dict[str, Any]
 COLUMNS = (
@@ -44,15 +45,38 @@ class History(list[Row]):
 
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write a table that spreadsheets read: a column per name in any row, empty where a row has no value."""
-        names = list(dict.fromkeys(name for row in self for name in row))
-        with open(file, "w", newline="") as out:
-            table = csv.DictWriter(out, names, lineterminator="\n")
+        names: dict[str, None] = {}
+        for row in self:
+            names |= dict.fromkeys(row)
+        with open(file, "w", newline="", encoding="utf-8") as out:
+            table = csv.DictWriter(out, list(names), lineterminator="\n")
             table.writeheader()
             table.writerows(self)
 
     def write(self, file: Path) -> None:
+        """Write a `history.jsonl`."""
+        file.write_text(self.text(), encoding="utf-8")
+
+    def text(self) -> str:
         """One JSON object per line."""
-        file.write_text("".join(line(row) for row in self))
+        return "".join(line(row) for row in self)
+
+
+class Written:
+    """How long the history file is and what its checksum is, row by row."""
+
+    def __init__(self, text: str = "") -> None:
+        self.bytes, self._sum = 0, hashlib.sha256()
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        """Count what was appended."""
+        self._sum.update(text.encode())
+        self.bytes += len(text.encode())
+
+    def known(self) -> dict[str, Any]:
+        """What checkpoints and outcomes say about the file."""
+        return {"bytes": self.bytes, "sha256": self._sum.hexdigest()}
 
 
 def line(row: Row) -> str:
@@ -60,15 +84,18 @@ def line(row: Row) -> str:
     return json.dumps(row) + "\n"
 
 
-def read(file: Path) -> History:
-    """Read a `history.jsonl`; a last line cut off by a crash is left out."""
-    return History(_rows(file.read_text().splitlines(), file))
-
-
-def _rows(lines: list[str], file: Path) -> Iterable[Row]:
-    for number, text in enumerate(lines, 1):
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise InputError(f"{file} is damaged in line {number}.") from error
+def read(file: Path, length: int | None = None) -> History:
+    """Read a `history.jsonl`, or its first `length` bytes; a last line cut off by a crash is left out."""
+    history = History()
+    with reading(file, "the history of a run"):
+        with open(file, "rb") as content:
+            lines = content.read(-1 if length is None else length).split(b"\n")
+        for number, text in enumerate(lines[:-1]):  # what follows the last newline is empty, or cut off
+            try:
+                row = json.loads(text)
+            except ValueError as error:
+                raise damaged(file, f"line {number + 1} is not JSON") from error
+            if not isinstance(row, dict) or row.get("round") != number:
+                raise damaged(file, f"line {number + 1} is not the row of round {number}")
+            history.append(row)
+    return history

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,19 @@ from ..algorithm import Algorithm
 from ..engine.memory import Memories
 from ..engine.threads import Local, Threads, one_thread
 from ..errors import InputError, StabilityWarning, check, is_count
+from ..files import plain
 from ..flat import FlatModel
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
 from ..world import Epochs, World
-from . import checkpoint as files
-from . import history as rows
-from .config import DTYPES, RunConfig, algorithm_of, configuration, read_config, task_of, world_of
-from .history import History, Row
+from .checkpoint import Identity, Known, has_state, identity_of, load_model, newest_state, read_config, read_run
+from .config import RunConfig, algorithm_of, configuration, task_of, world_of
+from .folder import locked
+from .history import COLUMNS, History, Row
+from .log import Log, write_run
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
 
 
@@ -48,6 +51,7 @@ class Run:
     state: State
     flat: FlatModel
     memories: Memories  # what clients remember
+    identity: Identity  # what its checkpoints are bound to
 
     @property
     def params(self) -> Tensor:
@@ -63,15 +67,8 @@ class Run:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the run directory; a run with rounds left can be resumed from it."""
         path = Path(folder)
-        files.write_json(path / "config.json", self.config)
-        files.write_json(path / "environment.json", files.environment())
-        files.atomically(path / "history.jsonl", self.history.write)
-        files.atomically(path / "history.csv", self.history.to_csv)
-        files.save_model(path, self.model())
-        if self.status == "stopped":
-            files.save_state(path, self.state, self.memories)
-        else:
-            files.drop_state(path)
+        with locked(path):
+            write_run(path, self)
         return path
 
     def plot(self) -> None:
@@ -128,16 +125,19 @@ def train(
     tested = chosen.adjusted(task).tested_on(chosen.eval_samples)
     job = prepare(tested, algorithm, world or World(), rounds, seed, chosen.batch_size)
     check_diagnose(chosen.diagnose, job.algorithm)
+    data = identity_of(tested.data)
     job = job.cast(chosen.torch_dtype, chosen.device)
     model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
+    folder = None if checkpoint is None else Path(checkpoint)
     with one_thread():
         workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
         config = configuration(job, workers, chosen)
         if started is not None:
             started(config)
         state = first_state(job, model.flat.clone(), model.buffers())
-        log = Log(Path(checkpoint) if checkpoint is not None else None, config)
-        return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
+        log = Log(folder, Identity(plain(config), data))
+        with nullcontext() if folder is None else locked(folder):
+            return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
 
 
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
@@ -160,44 +160,6 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     return Job(task, resolved, world, rounds, seed, batch_size)
 
 
-class Log:
-    """Writes the run directory during a run; does nothing without one."""
-
-    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
-        self.folder, self.config = folder, config
-        self.every = config["checkpoint_every"]
-
-    def open(self, history: History) -> None:
-        if self.folder is not None:
-            if not history:  # remove the files of an earlier run
-                files.drop_state(self.folder)
-                (self.folder / files.MODEL).unlink(missing_ok=True)
-            files.write_json(self.folder / "config.json", self.config)
-            files.write_json(self.folder / "environment.json", files.environment())
-            files.atomically(self.folder / "history.jsonl", history.write)
-            self.asked_to_stop()  # an old request is ignored
-
-    def asked_to_stop(self) -> bool:
-        """Whether the directory has a file `stop`, which is removed."""
-        if self.folder is None:
-            return False
-        try:
-            (self.folder / files.STOP).unlink()
-        except OSError:
-            return False
-        return True
-
-    def add(self, row: Row, state: State, memories: Memories) -> None:
-        if self.folder is not None:
-            with open(self.folder / "history.jsonl", "a") as file:
-                file.write(rows.line(row))
-                if state.round and state.round % self.every == 0:
-                    file.flush()
-                    os.fsync(file.fileno())  # a checkpoint must never be ahead of the history
-            if state.round and state.round % self.every == 0:
-                files.save_state(self.folder, state, memories)
-
-
 def _play(
     job: Job,
     model: FlatModel,
@@ -215,11 +177,9 @@ def _play(
     def note(row: dict[str, Any], evaluate: bool) -> bool:
         score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
         known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
-        history.append({name: known[name] for name in rows.COLUMNS} | known)
+        history.append({name: known[name] for name in COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
-        answers = [
-            callback(history[-1]) for callback in callbacks
-        ]  # not any(...), so that each callback sees every row
+        answers = [callback(history[-1]) for callback in callbacks]  # a list, so that each callback sees every row
         return log.asked_to_stop() or any(answers)
 
     status, ended = "done", "failed"
@@ -237,16 +197,15 @@ def _play(
                 measured = _diagnosed(job, state, engine, config)
                 new, row = one_round(job, state, engine)
                 row |= measured
-                if not torch.isfinite(new.x).all() or (row["dropped"] and not row["clients"]):
+                if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
                     row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
                 state = new
                 last = state.round == job.rounds or status == "diverged"
                 stop = note(row, last or state.round % config["eval_every"] == 0)
-            run = Run(config, history, status, state, model, engine.memories())
-            if log.folder is not None:
-                run.save(log.folder)
+            run = Run(config, history, status, state, model, engine.memories(), log.identity)
+            log.close(run)
             ended = status
         finally:
             engine.close()
@@ -275,7 +234,7 @@ def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in SIGNALS}
     try:
         yield signals
     finally:
@@ -318,14 +277,30 @@ def resume(
     task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
     """
     path = Path(folder)
-    config = read_config(path)
-    task = task or task_of(config)
-    if status_of(path, config) != "stopped":
-        return load(path, task)
-    algorithm = algorithm or algorithm_of(config)
-    world = world or world_of(config)
-    chosen = RunConfig.from_config(config)
+    config = read_config(path)  # before a lock would make a directory
+    with locked(path):
+        known = read_run(path)
+        task = task or task_of(config)
+        if known.status != "stopped":
+            return load(path, task)
+        return _go_on(path, known, task, algorithm, world, stop_after, callbacks, workers)
+
+
+def _go_on(
+    path: Path,
+    known: Known,
+    task: Task,
+    algorithm: Algorithm | None,
+    world: World | None,
+    stop_after: int | None,
+    callbacks: Sequence[Callback],
+    workers: int | None,
+) -> Run:
+    """Continue a stopped run; the caller holds the lock of its directory."""
+    config, chosen = known.config, RunConfig.from_config(known.config)
     tested = task.tested_on(chosen.eval_samples)
+    identity = Identity(config, identity_of(tested.data))
+    algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
     job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size)
     job = job.cast(chosen.torch_dtype, chosen.device)
     model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
@@ -333,40 +308,35 @@ def resume(
         local = Local(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
         own_loss = bool(job.algorithm.hooks["loss"])
         engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
-        if (path / files.STATE).exists():
-            state, memories = files.load_state(path, len(task.data), chosen.device)
+        if has_state(path):
+            state, memories, history = newest_state(path, identity, len(task.data), chosen.device)
             engine.restore(memories)
-            history = History(row for row in rows.read(path / "history.jsonl") if row["round"] <= state.round)
+        elif len(known.history) > chosen.checkpoint_every + 1:
+            raise InputError(f"{path} has a history of {len(known.history) - 1} rounds, but its checkpoint is gone.")
         else:  # killed before its first checkpoint
             state, history = first_state(job, model.flat.clone(), model.buffers()), History()
-        return _play(job, model, engine, state, history, config, Log(path, config), stop_after, callbacks)
+        return _play(job, model, engine, state, history, config, Log(path, identity), stop_after, callbacks)
 
 
 def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     """Read a run directory back: history, model and how it ended."""
     path = Path(folder)
-    config = read_config(path)
-    history, status = rows.read(path / "history.jsonl"), status_of(path, config)
+    known = read_run(path)
+    config, chosen = known.config, RunConfig.from_config(known.config)
     task = task or task_of(config)
-    dtype = DTYPES[config["dtype"]]
-    if known := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
-        task = recipes.capacity(known).adapt(task)
-    model = task.cast(dtype, "cpu").adopt(config["seed"], dtype, "cpu")
+    tested = task.tested_on(chosen.eval_samples)
+    identity = Identity(config, identity_of(tested.data))
+    if capacity := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
+        task = recipes.capacity(capacity).adapt(task)
+    model = task.cast(chosen.torch_dtype, "cpu").adopt(chosen.seed, chosen.torch_dtype, "cpu")
     x0 = model.flat.clone()
-    if (path / files.STATE).exists():  # the model may be older, from an earlier stop
-        state, memories = files.load_state(path, len(task.data), "cpu")
-        known = History(row for row in history if row["round"] <= state.round)
-        return Run(config, known, status, state, model, memories)
-    files.load_model(path, model)
-    state = State(model.flat.clone(), x0, model.buffers(), {}, {}, history.last("round") or 0)
-    return Run(config, history, status, state, model, Memories(len(task.data)))
+    if has_state(path) and known.status == "stopped":  # the model may be older, from an earlier stop
+        state, memories, history = newest_state(path, identity, len(task.data), "cpu")
+        return Run(config, history, known.status, state, model, memories, identity)
+    load_model(path, model)
+    state = State(model.flat.clone(), x0, model.buffers(), {}, {}, known.history.last("round") or 0)
+    return Run(config, known.history, known.status, state, model, Memories(len(task.data)), identity)
 
 
-def status_of(path: Path, config: dict[str, Any]) -> str:
-    """The status of the run in this directory: "done", "diverged" or "stopped" (rounds are left)."""
-    history = rows.read(path / "history.jsonl") if (path / "history.jsonl").exists() else History()
-    if not files.ended(path):
-        return "stopped"
-    if history and history[-1]["dropped"] and not history[-1]["clients"]:
-        return "diverged"
-    return "done" if history and history[-1]["round"] == config["rounds"] else "stopped"
+def status_of(path: Path, config: dict[str, Any]) -> str:  # TEMPORARY
+    return read_run(path).status

@@ -1,0 +1,130 @@
+"""Damage every file of run directories, in many ways, and see what the commands make of it.
+
+A command must say so in one line, or give what it gives for the undamaged directory: the same model bits and the same
+output. A traceback, a hang or another result with exit code 0 is a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mutate import damage
+from play import Ended, bits, here
+
+RUN = ["synthetic:users=6", "--cohort", "3", "--budget", "4:8", "--checkpoint-every", "3", "--rounds", "12"]
+UNREAD = ("history.csv", ".fedkeel.json", "environment.json", "report.html")  # no result is taken from them
+
+
+@dataclass
+class Counts:
+    """What became of the damage to files of one name in one kind of directory."""
+
+    kind: str
+    file: str
+    cases: int = 0
+    refused: int = 0
+    same: int = 0  # not read, or mended
+    failures: list[str] = field(default_factory=list)
+
+
+def prepare(folder: Path) -> None:
+    """A stopped run, a finished one and a comparison, each with a twin of another seed."""
+    for seed in ("0", "1"):
+        place = folder / f"seed-{seed}"
+        single = ["run", RUN[0], "scaffold", *RUN[1:], "--seed", seed]
+        _must(here([*single, "--out", str(place / "finished")]))
+        _must(here(["run", RUN[0], "fedavg", "gel", *RUN[1:], "--seeds", "2", "--out", str(place / "comparison")]))
+        _must(here(["report", str(place / "comparison"), "--out", str(place / "comparison" / "report.html")]))
+        stop_at_eight([*single, "--out", str(place / "stopped")])
+
+
+def stop_at_eight(words: list[str]) -> None:
+    """Run a command whose run is stopped after round 8, as by the live page."""
+    import fedkeel.run.log as log
+
+    add = log.Log.add
+
+    def and_stop(self: log.Log, row: dict[str, object], *rest: object) -> None:
+        add(self, row, *rest)  # type: ignore[arg-type]
+        if row["round"] == 8 and self.folder is not None:
+            (self.folder / "stop").touch()
+
+    log.Log.add = and_stop  # type: ignore[method-assign, assignment]
+    try:
+        assert here(words).code == 130
+    finally:
+        log.Log.add = add  # type: ignore[method-assign]
+
+
+def _must(ended: Ended) -> None:
+    assert ended.code == 0, ended.err
+
+
+COMMANDS = {
+    "stopped": [["resume", "DIR", "--json"]],
+    "finished": [["resume", "DIR", "--json"], ["report", "DIR"]],
+    "comparison": [["compare", "DIR"], ["report", "DIR"], ["resume", "DIR", "--json"]],
+}
+
+
+def harm(kind: str, cases: int, folder: Path, seed: int = 0) -> list[Counts]:
+    """Damage every file of this kind of directory `cases` times in all."""
+    whole, twin, place = folder / "seed-0" / kind, folder / "seed-1" / kind, folder / "place"
+    names = sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
+    wanted = {}
+    for words in COMMANDS[kind]:
+        _copy(whole, place)
+        wanted[words[0]] = _outcome(_play(words, place), place)
+    draw = random.Random(f"{kind} {seed}")
+    found = []
+    for name in names:
+        counts = Counts(kind, name)
+        for _ in range(max(1, cases // len(names))):
+            words = draw.choice(COMMANDS[kind])
+            _copy(whole, place)
+            other = twin / name
+            way = damage(place / name, draw, other if other.exists() else None)
+            counts.cases += 1
+            keep = (place / name).read_bytes() if (place / name).is_file() else b""
+            ended = _play(words, place)
+            if ended.crashed or ended.hung:
+                counts.failures.append(f"{way}, {words[0]}: {ended.err[-400:]}")
+                _keep(keep, folder, counts)
+            elif ended.code != 0:
+                counts.refused += 1
+                if len(ended.err.strip().splitlines()) > 2:
+                    counts.failures.append(f"{way}, {words[0]}: more than one line: {ended.err[:400]}")
+            elif _outcome(ended, place) == wanted[words[0]] or Path(name).name in UNREAD:
+                counts.same += 1
+            else:
+                counts.failures.append(f"{way}, {words[0]}: another result, without a word")
+                _keep(keep, folder, counts)
+        found.append(counts)
+    return found
+
+
+def _keep(content: bytes, folder: Path, counts: Counts) -> None:
+    """Keep what failed, to look at it."""
+    name = counts.file.replace("/", "_")
+    (folder / f"failed-{counts.kind}-{name}-{len(counts.failures)}").write_bytes(content)
+
+
+def _copy(whole: Path, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(whole, place)
+
+
+def _play(words: list[str], place: Path) -> Ended:
+    return here([str(place) if word == "DIR" else word for word in words])
+
+
+def _outcome(ended: Ended, place: Path) -> object:
+    """What must not change: models and histories, what a command prints, the page that `report` writes."""
+    assert ended.code == 0, ended.err
+    page = place / "report.html"
+    written = page.read_bytes() if page.exists() else b""
+    return bits(place), re.sub(r'"wall_seconds": [^,}]*', "", ended.out), written
