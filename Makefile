@@ -1,5 +1,6 @@
 # make demo    set up .venv and compare algorithms on a task made on the spot
 # make test    set up .venv and run what CI runs: lint, types, tests, doctests
+# make attack  kill, damage and fuzz for about two hours, and count what became of it: docs/reliability.md
 # make bench   set up .venv, install other frameworks beside it, and measure: docs/speed.md
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test bench lint types clean
+.PHONY: demo test attack bench lint types clean
 
 demo: $(STAMP)
 	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
@@ -15,6 +16,9 @@ demo: $(STAMP)
 
 test: lint types $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "not study"
+
+attack: $(STAMP)
+	$(BIN)/python attack/run.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

@@ -27,8 +27,8 @@ VALUES = [
 KEYS = [
     "lr", "momentum", "nesterov", "weight_decay", "clip", "client", "server_lr", "weights", "beta", "mu", "alpha",
     "tau", "delta", "gamma", "eps", "beta1", "beta2", "v_init", "option", "control", "rebuild", "adaptive",
-    "convention", "a", "beta_local", "beta_global", "warmup", "scale", "first", "temperature", "theta", "c", "max", "epochs",
-    "batch_size", "gamma_lr", "smoothing", "lr_min", "lr_max", "epochs_max", "batch_max", "level",
+    "convention", "a", "beta_local", "beta_global", "warmup", "scale", "first", "temperature", "theta", "c", "max",
+    "epochs", "batch_size", "gamma_lr", "smoothing", "lr_min", "lr_max", "epochs_max", "batch_max", "level",
     "tau_eff", "steps", "proxy", "zzz",
 ]  # fmt: skip
 FLAGS = {

@@ -37,8 +37,10 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
     if "kill" in given.only:
         from kill import kill
 
-        for kind, share in SHARES.items():
-            note("kill", kill(kind, max(1, round(share * given.kills)), root / "kill" / kind, given.seed))
+        shares = {kind: SHARES[kind] for kind in given.kinds}
+        for kind, share in shares.items():
+            kills = max(1, round(share / sum(shares.values()) * given.kills))
+            note("kill", kill(kind, kills, root / "kill" / kind, given.seed))
     if "harm" in given.only:
         from harm import COMMANDS, harm, prepare
 
@@ -50,7 +52,8 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         from fuzz import KINDS, fuzz
 
         for kind in KINDS:
-            note("fuzz", fuzz(kind, given.seconds / (len(KINDS) + 1), root / "fuzz" / kind, given.seed))
+            seconds = given.seconds / (len(KINDS) + 1)  # the readers of data sets have as much
+            note("fuzz", fuzz(kind, seconds, root / "fuzz" / kind, given.seed, given.cases))
     return rows
 
 
@@ -59,6 +62,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--damages", type=int, default=1000, help="to the files of each kind of directory")
     parser.add_argument("--seconds", type=float, default=3600, help="of fuzzing")
+    parser.add_argument("--cases", type=int, help="of each kind of fuzzing, at most")
+    parser.add_argument("--kinds", nargs="+", choices=SHARES, default=list(SHARES), help="what is killed")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="where to work; default a temporary directory")
