@@ -37,11 +37,7 @@ def get(text: str) -> Task:
     'synthetic'
     """
     make, values = find(text)
-    name = make.__name__.replace("_", "-")
-    try:
-        return make(**values)
-    except TypeError as error:
-        raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
+    return make(**values)
 
 
 def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:

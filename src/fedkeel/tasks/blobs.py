@@ -10,10 +10,9 @@ from torch import nn
 
 from .. import draws
 from ..data import FederatedData
-from ..errors import check, is_count
 from ..task import Task, cross_entropy
 from ..world import FixedSteps
-from .naming import spec
+from .naming import Name, named
 
 FEATURES, MODES, SPREAD = 32, 2, 1.1
 TEST = 100  # test samples per class
@@ -26,7 +25,7 @@ def blobs_deep(seed: int = 0) -> Task:
     >>> len(task.data), len(task.data.x), sum(p.numel() for p in task.model().parameters())
     (20, 4000, 7268)
     """
-    return _task("blobs-deep", spec(blobs_deep, seed=seed), 20, 200, (48, 48, 48), 20, seed)
+    return _task(named(blobs_deep, locals()), 20, 200, (48, 48, 48), 20, seed)
 
 
 def blobs_wide(seed: int = 0) -> Task:
@@ -35,20 +34,18 @@ def blobs_wide(seed: int = 0) -> Task:
     >>> len(blobs_wide().data)
     40
     """
-    return _task("blobs-wide", spec(blobs_wide, seed=seed), 40, 100, (48, 48), 10, seed)
+    return _task(named(blobs_wide, locals()), 40, 100, (48, 48), 10, seed)
 
 
-def _task(name: str, text: str, classes: int, samples: int, hidden: tuple[int, ...], steps: int, seed: int) -> Task:
-    check(is_count(seed, 0), name, "seed", "an integer >= 0", seed)
+def _task(name: Name, classes: int, samples: int, hidden: tuple[int, ...], steps: int, seed: int) -> Task:
     return Task(
         model=partial(mlp, FEATURES, hidden, classes),
         loss=cross_entropy,
         data=_data(classes, samples, seed),
-        name=name,
         batch_size=10,
         lr=0.05,
         budget=FixedSteps(steps),
-        spec=text,
+        **name,
     )
 
 

@@ -12,7 +12,7 @@ from ..data import FederatedData
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import spec
+from .naming import named
 from .splitting import dealt
 
 
@@ -26,15 +26,15 @@ def digits(alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet", 
     >>> len(task.data), len(task.data.x), len(task.data.test[1])
     (50, 1438, 359)
     """
+    name = named(digits, locals())
     return Task(
         model=partial(softmax_regression, 64, 10),
         loss=cross_entropy,
         data=_data(alpha, clients, partition, seed),
-        name="digits",
         batch_size=10,
         lr=0.1,
         budget=Epochs(1),
-        spec=spec(digits, alpha=alpha, clients=clients, partition=partition, seed=seed),
+        **name,
     )
 
 

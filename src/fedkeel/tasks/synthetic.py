@@ -8,9 +8,9 @@ import numpy as np
 from torch import nn
 
 from ..data import FederatedData
-from ..errors import check, is_count
 from ..task import Task, cross_entropy
 from ..world import UniformSteps
+from .naming import named
 
 CLASSES, FEATURES = 5, 60
 LEAF_SEED = 931231
@@ -25,19 +25,16 @@ def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
     >>> len(synthetic().data.x)
     96374
     """
-    check(is_count(users), "synthetic", "users", "an integer >= 1", users)
-    check(is_count(seed, 0), "synthetic", "seed", "an integer >= 0", seed)
-    given = {k: v for k, v, default in (("users", users, 1000), ("seed", seed, LEAF_SEED)) if v != default}
+    name = named(synthetic, locals())
     return Task(
         model=partial(nn.Linear, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(users, seed),
-        name="synthetic",
         batch_size=5,
         lr=0.01,
         budget=UniformSteps(4, 13),
         target=0.85,
-        spec="synthetic" + (":" if given else "") + ",".join(f"{k}={v}" for k, v in given.items()),
+        **name,
     )
 
 
