@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
 from ..task import Task
 from . import FederatedData
+from .read.files import optional
 
 SHADES = " ░▒▓█"
 BARS = " ▏▎▍▌▋▊▉█"
@@ -93,11 +92,8 @@ def bars(sizes: NDArray[np.int64]) -> list[str]:
 
 def save(task: Task, file: Path) -> None:
     """Write the same two pictures as one PNG (or another format, by the file's suffix)."""
-    try:
-        matplotlib: Any = importlib.import_module("matplotlib")
-        figure_of: Any = importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
+    matplotlib = optional("matplotlib", "matplotlib", "plot", "Writing a picture")
+    figure_of = optional("matplotlib.figure", "matplotlib", "plot", "Writing a picture")
     held, sizes = holdings(task.data), np.diff(task.data.offsets)
     with matplotlib.rc_context():
         figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
