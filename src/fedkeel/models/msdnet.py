@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check, is_count
+from .resnet import batch_norm
 
 FACTORS = (1, 2, 4)  # of growth and of bottleneck widths, fine to coarse
 LAYERS, GROWTH, CHANNELS, HEAD = 24, 6, 16, 128  # the last three are widths, of which levels keep a part
@@ -18,7 +19,7 @@ EXITS = (15, 18, 21, 24)
 def unit(inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution, normalisation by the batch at hand (no running statistics), ReLU."""
     conv = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outside, track_running_stats=False), nn.ReLU())
+    return nn.Sequential(conv, batch_norm(outside), nn.ReLU())
 
 
 def narrow(inside: int, outside: int, factor: int, stride: int = 1) -> nn.Sequential:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from itertools import pairwise
 
 import numpy as np
-from torch import nn
 
 from .. import draws
 from ..data import FederatedData
+from ..models.linear import mlp
 from ..task import Task, cross_entropy
 from ..world import FixedSteps
 from .naming import Name, named
@@ -47,15 +46,6 @@ def _task(name: Name, classes: int, samples: int, hidden: tuple[int, ...], steps
         budget=FixedSteps(steps),
         **name,
     )
-
-
-def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Dense layers with ReLU between them."""
-    widths = [features, *hidden]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
 @cache

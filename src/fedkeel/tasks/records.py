@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
-from ..models.linear import softmax_regression
+from ..models.linear import mlp, softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .blobs import mlp
 from .naming import named
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
