@@ -122,22 +122,18 @@ def cut(layer: nn.Module, inside: Tensor, width: Width) -> Cut:
     return own(inside, width) if callable(own) else CUTS[type(layer)](layer, inside, width)
 
 
-def _units(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _units(layer: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The layers to cut: known ones and those with a `cut` method; any other layer with parameters is refused."""
-
-    def walk(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        if type(layer) in CUTS or callable(getattr(layer, "cut", None)):
-            yield name, layer
-            return
-        if any(True for _ in layer.parameters(recurse=False)):
-            raise InputError(
-                f"The layer '{name or type(layer).__name__}' ({type(layer).__name__}) cannot be cut: fedkeel does not "
-                "know it; give it a method cut(inside, width) -> Cut, or use an algorithm without levels."
-            )
-        for child, below in layer.named_children():
-            yield from walk(f"{name}.{child}" if name else child, below)
-
-    yield from walk("", module)
+    if type(layer) in CUTS or callable(getattr(layer, "cut", None)):
+        yield name, layer
+        return
+    if any(True for _ in layer.parameters(recurse=False)):
+        raise InputError(
+            f"The layer '{name or type(layer).__name__}' ({type(layer).__name__}) cannot be cut: fedkeel does not "
+            "know it; give it a method cut(inside, width) -> Cut, or use an algorithm without levels."
+        )
+    for child, below in layer.named_children():
+        yield from _units(below, f"{name}.{child}" if name else child)
 
 
 @dataclass

@@ -65,13 +65,10 @@ class FederatedData:
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
         held = clients(y.cpu().numpy()) if callable(clients) else clients
-        if (
-            isinstance(held, list | tuple)
-            and held
-            and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
-        ):
-            order, counts = _indices(held, len(x)), np.array([len(own) for own in held])
-            return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), None, test)
+        lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
+        if lists and held:
+            order = _indices(held, len(x))
+            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test)
         ids = np.asarray(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
@@ -104,14 +101,9 @@ class FederatedData:
 
     @classmethod
     def from_huggingface(
-        cls,
-        dataset: Any,
-        x: str | Sequence[str],
-        y: str,
-        client_column: str | None = None,
-        partition: Clients | None = None,
-        test: Any = None,
-    ) -> FederatedData:
+        cls, dataset: Any, x: str | Sequence[str], y: str, client_column: str | None = None,
+        partition: Clients | None = None, test: Any = None,
+    ) -> FederatedData:  # fmt: skip
         """A `datasets.Dataset`, or the name of one on the hub (its split "train"), with a client column or a partition.
 
         x: the input column (numbers, lists of one length, or images, which become `[channels, height, width]` in 0..1),
@@ -140,12 +132,9 @@ class FederatedData:
 
     @classmethod
     def from_csv(
-        cls,
-        path: str | os.PathLike[str],
-        client_column: str,
-        target_column: str,
+        cls, path: str | os.PathLike[str], client_column: str, target_column: str,
         test: str | os.PathLike[str] | None = None,
-    ) -> FederatedData:
+    ) -> FederatedData:  # fmt: skip
         """A CSV file with a header line; every other column is a number and a feature, in the order of the file.
 
         Targets that are texts become class numbers in sorted order. test: another file with the same columns, of which
@@ -188,11 +177,14 @@ class FederatedData:
 
     def cast(self, dtype: torch.dtype, device: str) -> FederatedData:
         """The same data with floating tensors in `dtype`, integer targets as int64, on `device`."""
-        test = None
-        if self.test is not None:
-            test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
+
+        def pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            y = y.to(device, dtype if y.is_floating_point() else torch.int64)
+            return x.to(device, dtype if x.is_floating_point() else x.dtype), y
+
         same = copy.copy(self)
-        same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        same.x, same.y = pair(self.x, self.y)
+        same.test = None if self.test is None else pair(*self.test)
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
             same._validate()
         return same
@@ -249,11 +241,3 @@ def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
     if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
         raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
     return torch.from_numpy(order.astype(np.int64))
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
-
-
-def _target(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    return tensor.to(device, dtype if tensor.is_floating_point() else torch.int64)

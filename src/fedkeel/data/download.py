@@ -36,7 +36,8 @@ def download(url: str, file: Path, sha256: str | None = None, progress: Progress
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget(part, tag)
             raise InputError(f"No space left in {file.parent} for {url}; make room or set FEDKEEL_DATA.") from error
-        raise InputError(f"Cannot fetch {url}: {_reason(error)}. Try again: it continues where it stopped.") from error
+        why = str(getattr(error, "reason", error)) or type(error).__name__  # urllib wraps the reason
+        raise InputError(f"Cannot fetch {url}: {why}. Try again: it continues where it stopped.") from error
     except http.client.HTTPException as error:
         raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
     if sha256 is not None and (found := digest(part)) != sha256:
@@ -101,11 +102,6 @@ def _extent(answer: Any, had: int) -> tuple[int, int | None]:
         raise ConnectionError("the server sent another part of the file than requested")
     length = answer.headers.get("Content-Length")
     return 0, int(length) if length is not None else None
-
-
-def _reason(error: OSError) -> str:
-    why = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(why) or type(error).__name__
 
 
 def _forget(*files: Path) -> None:
