@@ -159,12 +159,13 @@ def test_a_server_that_is_not_there_is_reported(toy, monkeypatch):
 def test_a_full_disk_leaves_nothing_and_the_next_try_succeeds(home, toy, monkeypatch):
     """Simulated: the write raises what a full disk makes it raise."""
 
-    def full(out, block):
-        out.write(block[:1000])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.FileIO):
+        def write(self, block):
+            super().write(block[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(download, "_write", full)
+        patch.setattr(download, "open", Full, raising=False)
         with pytest.raises(InputError, match="No space left"):
             store.get("toy")
     assert everything(home) == []

@@ -40,18 +40,14 @@ def download(url: str, file: Path, sha256: str | None = None, progress: Progress
         raise InputError(f"Cannot fetch {url}: {why}. Try again: it continues where it stopped.") from error
     except http.client.HTTPException as error:
         raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
-    if sha256 is not None and (found := digest(part)) != sha256:
+    with open(part, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if sha256 not in (None, found):
         _forget(part, tag)
         raise InputError(f"{url} is not the expected file: SHA-256 {found}, expected {sha256}. It was deleted.")
     os.replace(part, file)
     tag.unlink(missing_ok=True)
     return file
-
-
-def digest(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
@@ -64,7 +60,7 @@ def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
         with open(part, "r+b" if begin else "wb") as out:
             out.seek(begin)
             while block := answer.read(BLOCK):
-                _write(out, block)
+                out.write(block)
                 done += len(block)
                 if progress is not None:
                     progress(part.name.removesuffix(".part"), done, total)
@@ -87,10 +83,6 @@ def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
             _forget(part, tag)
             return _ask(url, part, tag)
         raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
-
-
-def _write(out: Any, block: bytes) -> None:
-    out.write(block)
 
 
 def _extent(answer: Any, had: int) -> tuple[int, int | None]:

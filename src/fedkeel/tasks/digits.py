@@ -26,15 +26,14 @@ def digits(alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet", 
     >>> len(task.data), len(task.data.x), len(task.data.test[1])
     (50, 1438, 359)
     """
-    name = named(digits, locals())
     return Task(
+        **named(digits, locals()),
         model=partial(softmax_regression, 64, 10),
         loss=cross_entropy,
         data=_data(alpha, clients, partition, seed),
         batch_size=10,
         lr=0.1,
         budget=Epochs(1),
-        **name,
     )
 
 

@@ -30,15 +30,14 @@ def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: b
     >>> len(task.data), task.data.x.shape[1], task.spec
     (30, 60, 'synthetic-fedprox')
     """
-    name = named(synthetic_fedprox, locals())
     return Task(
+        **named(synthetic_fedprox, locals()),
         model=partial(softmax_regression, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(alpha, beta, users, iid, seed),
         batch_size=10,
         lr=0.01,
         budget=Epochs(20),
-        **name,
     )
 
 

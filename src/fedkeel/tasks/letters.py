@@ -23,8 +23,9 @@ def femnist(setting: Literal["gel", "fathom"] = "gel") -> Task:
 
     setting: "gel" (CNN of 608,702 parameters, budgets of 4 to 20 steps) or "fathom" (CNN of 1,206,590, one epoch).
     """
-    name, gel = named(femnist, locals()), setting == "gel"
+    gel = setting == "gel"
     return Task(
+        **named(femnist, locals()),
         model=MODELS["gel_cnn" if gel else "fathom_cnn"],
         loss=cross_entropy,
         data=_data(store.folder("femnist")),
@@ -32,7 +33,6 @@ def femnist(setting: Literal["gel", "fathom"] = "gel") -> Task:
         lr=0.02 if gel else 0.1,
         budget=UniformSteps(4, 20) if gel else Epochs(1),
         target=0.76 if gel else 0.86,
-        **name,
     )
 
 

@@ -52,17 +52,16 @@ def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     90 % of each person's photographs are training data. size: pixels of a side. people: only the first ones, by number.
     Batch size and target of the first GEL paper; GroupNorm stands where LEAF has BatchNorm.
     """
-    name = named(celeba, locals())
     check(is_count(size, 16), "celeba", "size", "an integer >= 16", size)
     check(is_count(least, 2), "celeba", "least", "an integer >= 2", least)
     return Task(
+        **named(celeba, locals()),
         model=partial(_celeba_cnn, size),
         loss=cross_entropy,
         data=_faces(store.folder("celeba"), size, least, people),
         batch_size=5,
         lr=0.01,
         target=0.885,
-        **name,
     )
 
 

@@ -25,8 +25,8 @@ def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
     >>> len(synthetic().data.x)
     96374
     """
-    name = named(synthetic, locals())
     return Task(
+        **named(synthetic, locals()),
         model=partial(nn.Linear, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(users, seed),
@@ -34,7 +34,6 @@ def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
         lr=0.01,
         budget=UniformSteps(4, 13),
         target=0.85,
-        **name,
     )
 
 

@@ -62,8 +62,8 @@ def agnews(
 
     The paper fine-tunes DistilBERT; the model here is softmax regression on hashed words (40,004 parameters).
     """
-    name = named(agnews, locals())
     return Task(
+        **named(agnews, locals()),
         model=partial(WordScores, 4),
         loss=cross_entropy,
         data=_agnews(store.folder("agnews"), alpha, clients, partition, length, seed),
@@ -71,7 +71,6 @@ def agnews(
         lr=0.3,
         budget=UniformSteps(10, 25),
         target=0.85,
-        **name,
     )
 
 
@@ -82,15 +81,14 @@ def newsgroups(
 
     partition: "author" (those with at least `least` posts) or one of the partitions by label, for all training posts.
     """
-    name = named(newsgroups, locals())
     return Task(
+        **named(newsgroups, locals()),
         model=partial(WordScores, 20),
         loss=cross_entropy,
         data=_newsgroups(store.folder("newsgroups"), partition, clients, alpha, least, length, seed),
         batch_size=10,
         lr=3.0,
         budget=Epochs(5),
-        **name,
     )
 
 
@@ -99,15 +97,14 @@ def sent140(length: int = 32) -> Task:
 
     The model is softmax regression on hashed words (20,002 parameters).
     """
-    name = named(sent140, locals())
     return Task(
+        **named(sent140, locals()),
         model=partial(WordScores, 2),
         loss=cross_entropy,
         data=_tweets(store.folder("sent140"), length),
         batch_size=10,
         lr=1.0,
         target=0.7,
-        **name,
     )
 
 

@@ -29,8 +29,8 @@ def stackoverflow(
     setting: "ghbm" (batches of 16, rate 0.3) or "fathom" (batches of 16, rate 0.32, target 23 %). clients: users, the
     first ones by name; limit: sentences per user at most; test: sentences of the test split.
     """
-    name = named(stackoverflow, locals())
     return Task(
+        **named(stackoverflow, locals()),
         model=partial(stackoverflow_lstm, words + 4),
         loss=next_word_loss,
         data=_data(store.folder("stackoverflow"), clients, limit, words, length, test),
@@ -39,7 +39,6 @@ def stackoverflow(
         budget=Epochs(1),
         metric=partial(word_accuracy, other=words + 3),
         target=0.23 if setting == "fathom" else None,
-        **name,
     )
 
 
