@@ -1,7 +1,5 @@
 """Early exits: the first few of a model as one output, and the loss over them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ produces which channels is found by a trial forward pass: each layer sets the ch
 between layers (addition, concatenation, pooling, flattening) carry the NaNs to the next one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

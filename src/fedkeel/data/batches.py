@@ -1,7 +1,5 @@
 """Batches as slices of seeded permutations, so that the batch size may change from round to round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Addresses and licences are those of 2026-11; a set without an address has no direct download.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Sequence

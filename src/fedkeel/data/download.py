@@ -1,7 +1,5 @@
 """Download one file over HTTP: resumed after an interruption, checked by SHA-256, renamed when complete."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import http.client

@@ -5,8 +5,6 @@ sample: an exact cover, in bounded time, with no client empty. The one exception
 draws with replacement: it gives a list of sample indices per client. All are functions of their seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A picture of how a task's data differ between clients: who holds which labels, and how much."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

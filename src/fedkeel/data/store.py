@@ -3,8 +3,6 @@
 A set's folder is complete or absent: files are gathered in a temporary folder, checked, and moved in one step.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

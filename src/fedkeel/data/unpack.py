@@ -1,7 +1,5 @@
 """Unpack untrusted archives: nothing outside the target, no links, no more bytes than allowed."""
 
-from __future__ import annotations
-
 import bz2
 import lzma
 import tarfile

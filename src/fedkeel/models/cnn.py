@@ -1,7 +1,5 @@
 """The small convolutional networks of the papers on digits, letters and clothes (images of 28 x 28, one colour)."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from .lenet import lenet

@@ -1,7 +1,5 @@
 """Residual networks with early exits, as ScaleFL trains them: each level runs up to its own exit."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from torch import Tensor, nn

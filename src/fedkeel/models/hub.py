@@ -4,8 +4,6 @@ Without `pretrained` they start from random weights and nothing is downloaded; `
 a folder) asks transformers for the weights, with a fresh last layer.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from ..data.read.files import optional

@@ -1,7 +1,5 @@
 """LeNet as the heavy-ball papers use it on CIFAR, and a small one for studies on a laptop."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from ..errors import InputError

@@ -1,7 +1,5 @@
 """Softmax regression and dense layers."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Recurrent networks that also run along the client axis: the LSTM as matrix products."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@
 statistics of the batch, in training and at test alike, so that no buffer has to travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

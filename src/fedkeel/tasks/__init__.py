@@ -1,7 +1,5 @@
 """The papers' tasks by name: `fk.tasks.synthetic()`, or `synthetic` on the command line."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Generated Gaussian classes, one class per client: small problems with strong client drift."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

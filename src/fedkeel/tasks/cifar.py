@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 dealt out to 100 clients, as in the GHBM paper, and a small CIFAR-10 for quick studies."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal

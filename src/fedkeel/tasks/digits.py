@@ -1,7 +1,5 @@
 """UCI's handwritten digits of 8x8: small enough to come with the package."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from importlib.resources import files
 

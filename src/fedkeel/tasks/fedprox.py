@@ -1,7 +1,5 @@
 """FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, generated (Li et al. 2020)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FEMNIST: letters and digits by the people who wrote them."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal

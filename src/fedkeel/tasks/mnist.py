@@ -1,7 +1,5 @@
 """Small grey pictures: MNIST, MNIST by its real writers, and Fashion-MNIST."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal

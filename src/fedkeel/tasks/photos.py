@@ -1,7 +1,5 @@
 """Photographs by the people on them or behind the camera: CelebA, Google Landmarks v2, iNaturalist."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache, partial
 from pathlib import Path

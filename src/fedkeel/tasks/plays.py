@@ -1,7 +1,5 @@
 """Shakespeare by speaking role: the next character after 80."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal

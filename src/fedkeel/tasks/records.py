@@ -1,7 +1,5 @@
 """Small tables with natural clients: heart disease in four hospitals, activity of 36 phone users."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any

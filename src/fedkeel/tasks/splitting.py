@@ -1,7 +1,5 @@
 """Samples without owners, dealt out to clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from numpy.typing import NDArray

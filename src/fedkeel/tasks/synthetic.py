@@ -1,7 +1,5 @@
 """LEAF Synthetic: 1,000 users, 5 classes, 60 features, generated (Caldas et al. 2018, arXiv 1812.01097)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

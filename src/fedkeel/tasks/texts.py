@@ -1,7 +1,5 @@
 """Texts to classify: news (AG News, 20 Newsgroups) and tweets (Sent140), with a small model on hashed words."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

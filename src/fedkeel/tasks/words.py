@@ -1,7 +1,5 @@
 """Stack Overflow: the next word, with a client for each user."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What all readers share: opening a file, importing an optional package, and errors that name the file."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import zlib

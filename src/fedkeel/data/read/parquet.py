@@ -1,7 +1,5 @@
 """Parquet, as dataset hubs serve it (needs pyarrow)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of pictures (needs Pillow), with a CSV or a text file that says whose they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

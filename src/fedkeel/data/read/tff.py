@@ -1,7 +1,5 @@
 """The files of TensorFlow Federated: HDF5 (needs h5py) and SQLite, client by client."""
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 from collections.abc import Iterator
