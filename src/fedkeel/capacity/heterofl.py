@@ -1,23 +1,19 @@
 """HeteroFL: narrower copies of the model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, check, is_count
 from ..flat import FlatModel, flops
+from ..task import Task
 from . import slicing
 from .levels import Capacity, Level, level, numbers
 from .statistics import settled
-
-if TYPE_CHECKING:
-    from ..task import Task
 
 
 @dataclass(frozen=True)

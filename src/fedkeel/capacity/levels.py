@@ -1,13 +1,11 @@
 """The sub-models, and which client trains which."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,10 +13,8 @@ from torch import Tensor, nn
 from .. import draws
 from ..errors import InputError, check, is_count, is_number
 from ..flat import FlatModel, flops, seeded
+from ..task import Task
 from ..world import Ints
-
-if TYPE_CHECKING:
-    from ..task import Task
 
 Given = Sequence[int] | Callable[[int, int], int]  # a level by client, or (round, client) -> level; levels from 0
 

@@ -3,12 +3,10 @@
 There is no Python object per client: a million registered clients are one array of offsets.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -51,7 +49,7 @@ class FederatedData:
         self._validate()
 
     @classmethod
-    def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> FederatedData:
+    def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> Self:
         """Group samples by client; clients are numbered by sorted id.
 
         clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
@@ -84,7 +82,7 @@ class FederatedData:
         return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
 
     @classmethod
-    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> FederatedData:
+    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:
         """A torch data set of (input, target) pairs, read once into memory; `test` is another one.
 
         A transform is therefore applied once; random changes from step to step belong in `Task(augment=)`.
@@ -103,7 +101,7 @@ class FederatedData:
     def from_huggingface(
         cls, dataset: Any, x: str | Sequence[str], y: str, client_column: str | None = None,
         partition: Clients | None = None, test: Any = None,
-    ) -> FederatedData:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """A `datasets.Dataset`, or the name of one on the hub (its split "train"), with a client column or a partition.
 
         x: the input column (numbers, lists of one length, or images, which become `[channels, height, width]` in 0..1),
@@ -134,7 +132,7 @@ class FederatedData:
     def from_csv(
         cls, path: str | os.PathLike[str], client_column: str, target_column: str,
         test: str | os.PathLike[str] | None = None,
-    ) -> FederatedData:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """A CSV file with a header line; every other column is a number and a feature, in the order of the file.
 
         Targets that are texts become class numbers in sorted order. test: another file with the same columns, of which
@@ -175,7 +173,7 @@ class FederatedData:
         held: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
         return held
 
-    def cast(self, dtype: torch.dtype, device: str) -> FederatedData:
+    def cast(self, dtype: torch.dtype, device: str) -> Self:
         """The same data with floating tensors in `dtype`, integer targets as int64, on `device`."""
 
         def pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +187,7 @@ class FederatedData:
             same._validate()
         return same
 
-    def tested_on(self, samples: int) -> FederatedData:
+    def tested_on(self, samples: int) -> Self:
         """The same data with a fixed draw of so many test samples, the same for every seed and algorithm."""
         same = copy.copy(self)
         if self.test is not None and samples < len(self.test[0]):

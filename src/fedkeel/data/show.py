@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 
 from ..errors import InputError
 from ..task import Task
@@ -33,22 +32,15 @@ def holdings(data: FederatedData) -> NDArray[np.int64] | None:
 
 def draw(task: Task, console: Console) -> None:
     """Draw labels by client and the histogram of sizes in the terminal."""
-    data = task.data
-    sizes = np.diff(data.offsets)
-    title = f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"
-    held = holdings(data)
+    data, held, sizes = task.data, holdings(task.data), np.diff(task.data.offsets)
+    lines = [f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"]
     if held is not None:
         own = (held > 0).sum(1)
-        title += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
-    console.print(escape(title), highlight=False)
-    if held is not None:
-        console.print("labels by client (left to right); darker: a larger share of the client's samples")
-        for line in shaded(held, console.width):
-            console.print(escape(line), highlight=False)
-    summary = f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}"
-    console.print(summary, highlight=False)
-    for line in bars(sizes):
-        console.print(escape(line), highlight=False)
+        lines[0] += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
+        lines.append("labels by client (left to right); darker: a larger share of the client's samples")
+        lines += shaded(held, console.width)
+    lines.append(f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}")
+    console.print("\n".join([*lines, *bars(sizes)]), markup=False, highlight=False)
 
 
 def shaded(held: NDArray[np.int64], terminal: int = 80) -> list[str]:

@@ -1,9 +1,8 @@
 """MSDNet-24: several scales side by side, and early exits (Huang et al. 2018, arXiv 1703.09844)."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -105,9 +104,9 @@ class MSDNet(nn.Module):
     ratios = (0.65, 0.7, 0.85, 1.0)  # ScaleFL's widths by level
     scaled = False  # its code divides no activation by them
 
-    def narrowed(self, ratio: float) -> MSDNet:
+    def narrowed(self, ratio: float) -> Self:
         """The same network with narrower first layers and growth, which give the widths of a level."""
-        return MSDNet(self.classes, ratio)
+        return type(self)(self.classes, ratio)
 
     def exits(self, x: Tensor, depth: int = len(EXITS)) -> list[Tensor]:
         """The scores at the first `depth` exits; later layers do not run."""
