@@ -60,9 +60,8 @@ class Widths(Capacity):
         except InputError:
             if rate < 1:
                 raise
-            return Level(
-                torch.arange(model.size).to(model.flat.device), model.replica(), flops(model, x)
-            )  # whole, so nothing is cut
+            whole = torch.arange(model.size).to(model.flat.device)  # nothing is cut
+            return Level(whole, model.replica(), flops(model, x))
         if self.scaler:
             slicing.scale(module, rate, False, x)
         return level(index, module, model, x)

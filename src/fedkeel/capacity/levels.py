@@ -30,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Which sub-models there are, and who trains which.
+    """Which sub-models there are, and which client trains which.
 
     shares: how many clients have each level, as ratios `(1, 1, 2)` or the text "1/1/2". assign: "fixed" deals levels
     out once, by a permutation under the run's seed; "dynamic" draws every client's level afresh each round; or the

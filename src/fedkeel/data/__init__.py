@@ -32,13 +32,9 @@ class FederatedData:
     """
 
     def __init__(
-        self,
-        x: Any,
-        y: Any,
-        offsets: ArrayLike,
-        client_ids: ArrayLike | None = None,
+        self, x: Any, y: Any, offsets: ArrayLike, client_ids: ArrayLike | None = None,
         test: tuple[Any, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)

@@ -1,4 +1,4 @@
-"""A picture of how a task's data differ between clients: who holds which labels, and how much."""
+"""A picture of how a task's data differ between clients: the labels each holds, and how many samples."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -35,14 +35,9 @@ class ExitResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        colors: int,
-        stride: int,
-        widths: list[int],
-        after: tuple[int, ...],
-        ratios: tuple[float, ...],
+        self, colors: int, stride: int, widths: list[int], after: tuple[int, ...], ratios: tuple[float, ...],
         classes: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.after, self.ratios = after, ratios
         self.conv = nn.Conv2d(colors, widths[0], 3, stride, padding=1, bias=False)

@@ -7,13 +7,9 @@ from .linear import mlp
 
 
 def lenet(
-    classes: int = 10,
-    size: int = 32,
-    colors: int = 3,
-    channels: tuple[int, int] = (64, 64),
-    hidden: tuple[int, ...] = (384, 192),
-    padding: int = 0,
-) -> nn.Sequential:
+    classes: int = 10, size: int = 32, colors: int = 3, channels: tuple[int, int] = (64, 64),
+    hidden: tuple[int, ...] = (384, 192), padding: int = 0,
+) -> nn.Sequential:  # fmt: skip
     """The CNN of the GHBM paper: two 5x5 convolutions, each with ReLU and 2x2 pooling, then dense layers.
 
     797,962 parameters with 10 classes, 815,332 with 100.

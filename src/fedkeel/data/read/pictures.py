@@ -1,4 +1,4 @@
-"""Folders of pictures (needs Pillow), with a CSV or a text file that says whose they are."""
+"""Folders of pictures (needs Pillow), with a CSV or a text file that names their owners."""
 
 from collections.abc import Iterable
 from pathlib import Path
