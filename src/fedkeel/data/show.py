@@ -82,23 +82,21 @@ def bars(sizes: NDArray[np.int64]) -> list[str]:
 
 def save(task: Task, file: Path) -> None:
     """Write the same two pictures as one PNG (or another format, by the file's suffix)."""
-    matplotlib = optional("matplotlib", "matplotlib", "plot", "Writing a picture")
     figure_of = optional("matplotlib.figure", "matplotlib", "plot", "Writing a picture")
     held, sizes = holdings(task.data), np.diff(task.data.offsets)
-    with matplotlib.rc_context():
-        figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
-        axes = figure.subplots(2 if held is not None else 1, 1, squeeze=False)[:, 0]
-        if held is not None:
-            shown = axes[0].imshow((held / held.sum(1, keepdims=True)).T, aspect="auto", interpolation="nearest",
-                                   cmap="Blues", vmin=0, origin="lower")  # fmt: skip
-            axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
-            figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
-        low, high = int(sizes.min()), int(sizes.max())
-        axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
-        axes[-1].set(xlabel="samples per client", ylabel="clients")
-        for axis in [*(one.xaxis for one in axes), *(one.yaxis for one in axes)]:  # all axes are counts
-            axis.get_major_locator().set_params(integer=True)
-        try:
-            figure.savefig(file, dpi=120)
-        except (OSError, ValueError) as error:
-            raise InputError(f"Cannot write {file}: {error}.") from error
+    figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
+    axes = figure.subplots(2 if held is not None else 1, 1, squeeze=False)[:, 0]
+    if held is not None:
+        shown = axes[0].imshow((held / held.sum(1, keepdims=True)).T, aspect="auto", interpolation="nearest",
+                               cmap="Blues", vmin=0, origin="lower")  # fmt: skip
+        axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
+        figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
+    low, high = int(sizes.min()), int(sizes.max())
+    axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
+    axes[-1].set(xlabel="samples per client", ylabel="clients")
+    for axis in [*(one.xaxis for one in axes), *(one.yaxis for one in axes)]:  # all axes are counts
+        axis.get_major_locator().set_params(integer=True)
+    try:
+        figure.savefig(file, dpi=120)
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot write {file}: {error}.") from error
