@@ -13,7 +13,7 @@ import pytest
 
 from fedkeel import InputError, tasks
 from fedkeel.data import catalogue, download, store
-from fedkeel.data.catalogue import DataSet, Source
+from fedkeel.data.catalogue import DataSet
 from fedkeel.data.unpack import unpack
 
 CONTENT = bytes(range(256)) * 5000
@@ -81,8 +81,9 @@ def toy(server, monkeypatch):
     return know(monkeypatch, server, "toy.bin", hashlib.sha256(CONTENT).hexdigest())
 
 
-def know(monkeypatch, server, file, sha256, files=(("toy.bin",),), check=lambda folder: None):
-    one = DataSet("toy", "a toy", "nowhere", "ours", files, check, (Source(server.address + file, sha256),))
+def know(monkeypatch, server, file, sha256, check=lambda file: None):
+    files = ({"toy.bin": check},)
+    one = DataSet("toy", "a toy", "nowhere", "ours", files, {server.address + file: sha256})
     monkeypatch.setitem(catalogue.KNOWN, "toy", one)
     return one
 
@@ -150,7 +151,7 @@ def test_a_missing_file_is_reported_with_its_address(home, toy, server):
 
 
 def test_a_server_that_is_not_there_is_reported(toy, monkeypatch):
-    monkeypatch.setitem(catalogue.KNOWN, "toy", replace(toy, sources=(Source("http://127.0.0.1:9/toy.bin"),)))
+    monkeypatch.setitem(catalogue.KNOWN, "toy", replace(toy, sources={"http://127.0.0.1:9/toy.bin": None}))
     with pytest.raises(InputError, match="Cannot fetch"):
         store.get("toy")
 
@@ -158,12 +159,13 @@ def test_a_server_that_is_not_there_is_reported(toy, monkeypatch):
 def test_a_full_disk_leaves_nothing_and_the_next_try_succeeds(home, toy, monkeypatch):
     """Simulated: the write raises what a full disk makes it raise."""
 
-    def full(out, block):
-        out.write(block[:1000])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.FileIO):
+        def write(self, block):
+            super().write(block[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(download, "_write", full)
+        patch.setattr(download, "open", Full, raising=False)
         with pytest.raises(InputError, match="No space left"):
             store.get("toy")
     assert everything(home) == []
@@ -189,8 +191,8 @@ def test_a_full_disk_while_unpacking_leaves_no_set(home, server, monkeypatch):
 
 
 def test_a_file_without_checksum_must_pass_the_sets_own_check(home, server, monkeypatch):
-    def check(folder):
-        if (folder / "toy.bin").read_bytes() != CONTENT:
+    def check(file):
+        if file.read_bytes() != CONTENT:
             raise InputError("toy.bin is damaged.")
 
     know(monkeypatch, server, "toy.bin", None, check=check)
@@ -204,7 +206,7 @@ def test_a_file_without_checksum_must_pass_the_sets_own_check(home, server, monk
 
 
 def test_a_set_without_download_says_how_to_get_it(monkeypatch):
-    one = DataSet("toy", "a toy", "nowhere", "ours", (("a",),), print, how="ask its authors for toy.bin")
+    one = DataSet("toy", "a toy", "nowhere", "ours", ({"a": print},), how="ask its authors for toy.bin")
     monkeypatch.setitem(catalogue.KNOWN, "toy", one)
     for look in (store.get, store.folder):
         with pytest.raises(InputError, match=r"ask its authors for toy\.bin, then fedkeel data add toy PATH"):

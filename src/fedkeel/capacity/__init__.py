@@ -5,8 +5,6 @@ each element is averaged over the clients that trained it. `Widths` cuts channel
 (ScaleFL); which client has which level is drawn, or given.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import check, is_count

@@ -1,7 +1,5 @@
 """Early exits: the first few of a model as one output, and the loss over them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -24,8 +22,7 @@ class Heads(nn.Module):
     def classify(self, z: Tensor) -> Tensor:
         return z
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.represent(x)
+    forward = represent
 
 
 class MultiExit:

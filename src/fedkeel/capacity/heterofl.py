@@ -1,23 +1,19 @@
 """HeteroFL: narrower copies of the model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, check, is_count
 from ..flat import FlatModel, flops
+from ..task import Task
 from . import slicing
 from .levels import Capacity, Level, level, numbers
 from .statistics import settled
-
-if TYPE_CHECKING:
-    from ..task import Task
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,8 @@ class Widths(Capacity):
         except InputError:
             if rate < 1:
                 raise
-            return Level(
-                torch.arange(model.size).to(model.flat.device), model.replica(), flops(model, x)
-            )  # whole, so nothing is cut
+            whole = torch.arange(model.size).to(model.flat.device)  # nothing is cut
+            return Level(whole, model.replica(), flops(model, x))
         if self.scaler:
             slicing.scale(module, rate, False, x)
         return level(index, module, model, x)

@@ -1,13 +1,11 @@
 """The sub-models, and which client trains which."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,10 +13,8 @@ from torch import Tensor, nn
 from .. import draws
 from ..errors import InputError, check, is_count, is_number
 from ..flat import FlatModel, flops, seeded
+from ..task import Task
 from ..world import Ints
-
-if TYPE_CHECKING:
-    from ..task import Task
 
 Given = Sequence[int] | Callable[[int, int], int]  # a level by client, or (round, client) -> level; levels from 0
 
@@ -34,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Which sub-models there are, and who trains which.
+    """Which sub-models there are, and which client trains which.
 
     shares: how many clients have each level, as ratios `(1, 1, 2)` or the text "1/1/2". assign: "fixed" deals levels
     out once, by a permutation under the run's seed; "dynamic" draws every client's level afresh each round; or the

@@ -1,21 +1,17 @@
 """ScaleFL: narrower and shallower copies that end in early exits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..errors import InputError, check
 from ..flat import FlatModel
+from ..task import Task
 from . import slicing
 from .exits import Heads, MultiExit
 from .levels import Capacity, Level, level, numbers
-
-if TYPE_CHECKING:
-    from ..task import Task
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ produces which channels is found by a trial forward pass: each layer sets the ch
 between layers (addition, concatenation, pooling, flattening) carry the NaNs to the next one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,42 +120,30 @@ def cut(layer: nn.Module, inside: Tensor, width: Width) -> Cut:
     return own(inside, width) if callable(own) else CUTS[type(layer)](layer, inside, width)
 
 
-def _units(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _units(layer: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The layers to cut: known ones and those with a `cut` method; any other layer with parameters is refused."""
-
-    def walk(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        if type(layer) in CUTS or callable(getattr(layer, "cut", None)):
-            yield name, layer
-            return
-        if any(True for _ in layer.parameters(recurse=False)):
-            raise InputError(
-                f"The layer '{name or type(layer).__name__}' ({type(layer).__name__}) cannot be cut: fedkeel does not "
-                "know it; give it a method cut(inside, width) -> Cut, or use an algorithm without levels."
-            )
-        for child, below in layer.named_children():
-            yield from walk(f"{name}.{child}" if name else child, below)
-
-    yield from walk("", module)
-
-
-@dataclass
-class Trial:
-    """The result of the trial forward pass: the cut of each layer, and the layers whose output is the model's."""
-
-    cuts: dict[str, Cut]
-    last: tuple[str, ...]
+    if type(layer) in CUTS or callable(getattr(layer, "cut", None)):
+        yield name, layer
+        return
+    if any(True for _ in layer.parameters(recurse=False)):
+        raise InputError(
+            f"The layer '{name or type(layer).__name__}' ({type(layer).__name__}) cannot be cut: fedkeel does not "
+            "know it; give it a method cut(inside, width) -> Cut, or use an algorithm without levels."
+        )
+    for child, below in layer.named_children():
+        yield from _units(below, f"{name}.{child}" if name else child)
 
 
 def trace(
     module: nn.Module, x: Tensor, width: Width, last: tuple[str, ...] = (), like: nn.Module | None = None
-) -> Trial:
-    """Follow the kept channels through the model; layers named in `last` keep their whole output.
+) -> tuple[dict[str, Cut], tuple[str, ...]]:
+    """The cut of each layer, and the layers whose output is the model's, found by a trial forward pass.
 
-    like: a narrower model of the same kind, whose layers give the widths.
+    last: layers that keep their whole output. like: a narrower model of the same kind, whose layers give the widths.
 
     >>> net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    >>> found = trace(net, torch.zeros(2, 4), lambda wide: wide // 2, last=("2",))
-    >>> found.last, {name: left.outside.tolist() for name, left in found.cuts.items()}
+    >>> cuts, last = trace(net, torch.zeros(2, 4), lambda wide: wide // 2, last=("2",))
+    >>> last, {name: left.outside.tolist() for name, left in cuts.items()}
     (('2',), {'0': [0, 1, 2], '2': [0, 1, 2]})
     """
     module = copy.deepcopy(module).train()
@@ -205,7 +191,7 @@ def trace(
         total = module(x)
         if total.requires_grad:
             torch.nan_to_num(total).sum().backward()  # type: ignore[no-untyped-call]
-    return Trial(cuts, tuple(name for name, leaf in leaves.items() if leaf.grad is not None))
+    return cuts, tuple(name for name, leaf in leaves.items() if leaf.grad is not None)
 
 
 def _pass_through(name: str, layer: nn.Module, before: Callable[..., Any]) -> None:
@@ -257,12 +243,9 @@ def _kept(x: Tensor, axis: int) -> Tensor:
 
 
 def narrow(
-    model: FlatModel,
-    x: Tensor,
-    width: Width,
-    wrap: Callable[[nn.Module], nn.Module] = lambda module: module,
+    model: FlatModel, x: Tensor, width: Width, wrap: Callable[[nn.Module], nn.Module] = lambda module: module,
     like: nn.Module | None = None,
-) -> tuple[Tensor, nn.Module]:
+) -> tuple[Tensor, nn.Module]:  # fmt: skip
     """(index, module): which elements of the model's vector remain, and the module on them, in the same order.
 
     wrap: selects the part of the model that runs, such as its first exits; layers that do not run are left out.
@@ -272,8 +255,8 @@ def narrow(
     >>> len(index), module[0]
     (27, Linear(in_features=4, out_features=3, bias=True))
     """
-    last = trace(wrap(model.module), x, lambda wide: wide).last
-    found = trace(wrap(model.module), x, width, last, None if like is None else wrap(like)).cuts
+    _, last = trace(wrap(model.module), x, lambda wide: wide)
+    found, _ = trace(wrap(model.module), x, width, last, None if like is None else wrap(like))
     module = wrap(copy.deepcopy(model.module))
     layers, whole = dict(_units(module)), dict(_units(wrap(model.module)))
     names = {id(p): name for name, p in model.module.named_parameters()}
@@ -341,7 +324,7 @@ def scale(module: nn.Module, rate: float, always: bool, x: Tensor) -> None:
     if rate == 1:
         return
     units = dict(_units(module))
-    last = trace(module, x, lambda wide: wide).last
+    _, last = trace(module, x, lambda wide: wide)
     norms = [name for name, layer in units.items() if isinstance(layer, NORMS)]
     plain = (nn.Linear, nn.Conv1d, nn.Conv2d)
     hidden = [name for name, layer in units.items() if isinstance(layer, plain) and name not in last]
@@ -359,7 +342,7 @@ def class_rows(model: FlatModel, x: Tensor) -> Tensor:
     rows = model.views(torch.full((model.size,), -1))
     names = {id(p): name for name, p in model.module.named_parameters() if p.requires_grad}
     units = dict(_units(model.module))
-    for name in trace(model.module, x, lambda wide: wide).last:
+    for name in trace(model.module, x, lambda wide: wide)[1]:
         if isinstance(units[name], nn.Linear):
             for parameter in units[name].parameters(recurse=False):
                 place = rows[names[id(parameter)]]

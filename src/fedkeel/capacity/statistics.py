@@ -1,7 +1,5 @@
 """HeteroFL's static BatchNorm: clients normalise by their batch; for evaluation the server averages statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -3,12 +3,10 @@
 There is no Python object per client: a million registered clients are one array of offsets.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -34,13 +32,9 @@ class FederatedData:
     """
 
     def __init__(
-        self,
-        x: Any,
-        y: Any,
-        offsets: ArrayLike,
-        client_ids: ArrayLike | None = None,
+        self, x: Any, y: Any, offsets: ArrayLike, client_ids: ArrayLike | None = None,
         test: tuple[Any, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
@@ -51,7 +45,7 @@ class FederatedData:
         self._validate()
 
     @classmethod
-    def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> FederatedData:
+    def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> Self:
         """Group samples by client; clients are numbered by sorted id.
 
         clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
@@ -65,13 +59,10 @@ class FederatedData:
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
         held = clients(y.cpu().numpy()) if callable(clients) else clients
-        if (
-            isinstance(held, list | tuple)
-            and held
-            and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
-        ):
-            order, counts = _indices(held, len(x)), np.array([len(own) for own in held])
-            return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), None, test)
+        lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
+        if lists and held:
+            order = _indices(held, len(x))
+            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test)
         ids = np.asarray(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
@@ -87,7 +78,7 @@ class FederatedData:
         return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
 
     @classmethod
-    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> FederatedData:
+    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:
         """A torch data set of (input, target) pairs, read once into memory; `test` is another one.
 
         A transform is therefore applied once; random changes from step to step belong in `Task(augment=)`.
@@ -104,14 +95,9 @@ class FederatedData:
 
     @classmethod
     def from_huggingface(
-        cls,
-        dataset: Any,
-        x: str | Sequence[str],
-        y: str,
-        client_column: str | None = None,
-        partition: Clients | None = None,
-        test: Any = None,
-    ) -> FederatedData:
+        cls, dataset: Any, x: str | Sequence[str], y: str, client_column: str | None = None,
+        partition: Clients | None = None, test: Any = None,
+    ) -> Self:  # fmt: skip
         """A `datasets.Dataset`, or the name of one on the hub (its split "train"), with a client column or a partition.
 
         x: the input column (numbers, lists of one length, or images, which become `[channels, height, width]` in 0..1),
@@ -140,12 +126,9 @@ class FederatedData:
 
     @classmethod
     def from_csv(
-        cls,
-        path: str | os.PathLike[str],
-        client_column: str,
-        target_column: str,
+        cls, path: str | os.PathLike[str], client_column: str, target_column: str,
         test: str | os.PathLike[str] | None = None,
-    ) -> FederatedData:
+    ) -> Self:  # fmt: skip
         """A CSV file with a header line; every other column is a number and a feature, in the order of the file.
 
         Targets that are texts become class numbers in sorted order. test: another file with the same columns, of which
@@ -186,18 +169,21 @@ class FederatedData:
         held: NDArray[np.int64] = self.offsets[clients + 1] - self.offsets[clients]
         return held
 
-    def cast(self, dtype: torch.dtype, device: str) -> FederatedData:
+    def cast(self, dtype: torch.dtype, device: str) -> Self:
         """The same data with floating tensors in `dtype`, integer targets as int64, on `device`."""
-        test = None
-        if self.test is not None:
-            test = (_cast(self.test[0], dtype, device), _target(self.test[1], dtype, device))
+
+        def pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            y = y.to(device, dtype if y.is_floating_point() else torch.int64)
+            return x.to(device, dtype if x.is_floating_point() else x.dtype), y
+
         same = copy.copy(self)
-        same.x, same.y, same.test = _cast(self.x, dtype, device), _target(self.y, dtype, device), test
+        same.x, same.y = pair(self.x, self.y)
+        same.test = None if self.test is None else pair(*self.test)
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
             same._validate()
         return same
 
-    def tested_on(self, samples: int) -> FederatedData:
+    def tested_on(self, samples: int) -> Self:
         """The same data with a fixed draw of so many test samples, the same for every seed and algorithm."""
         same = copy.copy(self)
         if self.test is not None and samples < len(self.test[0]):
@@ -249,11 +235,3 @@ def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
     if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
         raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
     return torch.from_numpy(order.astype(np.int64))
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
-
-
-def _target(tensor: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    return tensor.to(device, dtype if tensor.is_floating_point() else torch.int64)

@@ -5,8 +5,6 @@ keyed by (seed, "augment", round, client, step): the draws do not depend on whic
 on the engine mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Batches as slices of seeded permutations, so that the batch size may change from round to round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,15 +37,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        data: FederatedData,
-        clients: Ints,
-        steps: Ints,
-        batch_size: int | None,
-        seed: int,
-        round: int,
+        self, data: FederatedData, clients: Ints, steps: Ints, batch_size: int | None, seed: int, round: int,
         augment: Augment | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.data, self.augment = data, augment
         self.clients = clients
         self.seed, self.round = seed, round

@@ -1,9 +1,6 @@
 """Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
 
-from __future__ import annotations
-
 import csv
-import importlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, MissingExtra, unknown
+from ..errors import InputError, unknown
+from .read.files import optional
 
 Array = NDArray[Any]
 
@@ -59,11 +57,7 @@ def _stack(values: Sequence[Any], name: str) -> Tensor:
 def hub_dataset(dataset: Any, split: str) -> Any:
     """The given data set, or this split of the data set with this hub name."""
     if isinstance(dataset, str):
-        try:
-            datasets: Any = importlib.import_module("datasets")
-        except ImportError as error:
-            raise MissingExtra("datasets", "hf", "A data set by its hub name") from error
-        return datasets.load_dataset(dataset, split=split)
+        return optional("datasets", "datasets", "hf", "A data set by its hub name").load_dataset(dataset, split=split)
     if not hasattr(dataset, "column_names") or not isinstance(dataset.column_names, list):
         raise InputError(f"A datasets.Dataset (one split) is needed. Got a {type(dataset).__name__}.")
     return dataset

@@ -1,7 +1,5 @@
 """Download one file over HTTP: resumed after an interruption, checked by SHA-256, renamed when complete."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import http.client
@@ -36,21 +34,18 @@ def download(url: str, file: Path, sha256: str | None = None, progress: Progress
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget(part, tag)
             raise InputError(f"No space left in {file.parent} for {url}; make room or set FEDKEEL_DATA.") from error
-        raise InputError(f"Cannot fetch {url}: {_reason(error)}. Try again: it continues where it stopped.") from error
+        why = str(getattr(error, "reason", error)) or type(error).__name__  # urllib wraps the reason
+        raise InputError(f"Cannot fetch {url}: {why}. Try again: it continues where it stopped.") from error
     except http.client.HTTPException as error:
         raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
-    if sha256 is not None and (found := digest(part)) != sha256:
+    with open(part, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if sha256 not in (None, found):
         _forget(part, tag)
         raise InputError(f"{url} is not the expected file: SHA-256 {found}, expected {sha256}. It was deleted.")
     os.replace(part, file)
     tag.unlink(missing_ok=True)
     return file
-
-
-def digest(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
@@ -63,7 +58,7 @@ def _fetch(url: str, part: Path, tag: Path, progress: Progress | None) -> None:
         with open(part, "r+b" if begin else "wb") as out:
             out.seek(begin)
             while block := answer.read(BLOCK):
-                _write(out, block)
+                out.write(block)
                 done += len(block)
                 if progress is not None:
                     progress(part.name.removesuffix(".part"), done, total)
@@ -88,10 +83,6 @@ def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
         raise InputError(f"{url} answers {error.code} {error.reason}. See whether it has moved.") from error
 
 
-def _write(out: Any, block: bytes) -> None:
-    out.write(block)
-
-
 def _extent(answer: Any, had: int) -> tuple[int, int | None]:
     """Where in the file this response begins, and the length of the whole file."""
     if answer.status == 206:
@@ -101,11 +92,6 @@ def _extent(answer: Any, had: int) -> tuple[int, int | None]:
         raise ConnectionError("the server sent another part of the file than requested")
     length = answer.headers.get("Content-Length")
     return 0, int(length) if length is not None else None
-
-
-def _reason(error: OSError) -> str:
-    why = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(why) or type(error).__name__
 
 
 def _forget(*files: Path) -> None:

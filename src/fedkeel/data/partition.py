@@ -5,8 +5,6 @@ sample: an exact cover, in bounded time, with no client empty. The one exception
 draws with replacement: it gives a list of sample indices per client. All are functions of their seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -181,15 +179,10 @@ def quantity(
     return generator.permutation(np.repeat(np.arange(clients), sizes))
 
 
-PARTITIONS: dict[str, Callable[..., Any]] = {
-    "natural": natural,
-    "iid": iid,
-    "shards": shards,
-    "dirichlet": dirichlet,
-    "dirichlet_balanced": dirichlet_balanced,
-    "dirichlet_repeated": dirichlet_repeated,
-    "quantity": quantity,
-}
+ALL: tuple[Callable[..., Any], ...] = (
+    natural, iid, shards, dirichlet, dirichlet_balanced, dirichlet_repeated, quantity,
+)  # fmt: skip
+PARTITIONS = {make.__name__: make for make in ALL}
 
 
 def _start(owner: str, labels: ArrayLike, clients: int, seed: int, each: int = 1) -> tuple[Ints, Ints]:

@@ -1,20 +1,16 @@
-"""A picture of how a task's data differ between clients: who holds which labels, and how much."""
+"""A picture of how a task's data differ between clients: the labels each holds, and how many samples."""
 
-from __future__ import annotations
-
-import importlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
 from ..task import Task
 from . import FederatedData
+from .read.files import optional
 
 SHADES = " ░▒▓█"
 BARS = " ▏▎▍▌▋▊▉█"
@@ -36,22 +32,15 @@ def holdings(data: FederatedData) -> NDArray[np.int64] | None:
 
 def draw(task: Task, console: Console) -> None:
     """Draw labels by client and the histogram of sizes in the terminal."""
-    data = task.data
-    sizes = np.diff(data.offsets)
-    title = f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"
-    held = holdings(data)
+    data, held, sizes = task.data, holdings(task.data), np.diff(task.data.offsets)
+    lines = [f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"]
     if held is not None:
         own = (held > 0).sum(1)
-        title += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
-    console.print(escape(title), highlight=False)
-    if held is not None:
-        console.print("labels by client (left to right); darker: a larger share of the client's samples")
-        for line in shaded(held, console.width):
-            console.print(escape(line), highlight=False)
-    summary = f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}"
-    console.print(summary, highlight=False)
-    for line in bars(sizes):
-        console.print(escape(line), highlight=False)
+        lines[0] += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
+        lines.append("labels by client (left to right); darker: a larger share of the client's samples")
+        lines += shaded(held, console.width)
+    lines.append(f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}")
+    console.print("\n".join([*lines, *bars(sizes)]), markup=False, highlight=False)
 
 
 def shaded(held: NDArray[np.int64], terminal: int = 80) -> list[str]:
@@ -93,26 +82,21 @@ def bars(sizes: NDArray[np.int64]) -> list[str]:
 
 def save(task: Task, file: Path) -> None:
     """Write the same two pictures as one PNG (or another format, by the file's suffix)."""
-    try:
-        matplotlib: Any = importlib.import_module("matplotlib")
-        figure_of: Any = importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot", "Writing a picture") from error
+    figure_of = optional("matplotlib.figure", "matplotlib", "plot", "Writing a picture")
     held, sizes = holdings(task.data), np.diff(task.data.offsets)
-    with matplotlib.rc_context():
-        figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
-        axes = figure.subplots(2 if held is not None else 1, 1, squeeze=False)[:, 0]
-        if held is not None:
-            shown = axes[0].imshow((held / held.sum(1, keepdims=True)).T, aspect="auto", interpolation="nearest",
-                                   cmap="Blues", vmin=0, origin="lower")  # fmt: skip
-            axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
-            figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
-        low, high = int(sizes.min()), int(sizes.max())
-        axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
-        axes[-1].set(xlabel="samples per client", ylabel="clients")
-        for axis in [*(one.xaxis for one in axes), *(one.yaxis for one in axes)]:  # all axes are counts
-            axis.get_major_locator().set_params(integer=True)
-        try:
-            figure.savefig(file, dpi=120)
-        except (OSError, ValueError) as error:
-            raise InputError(f"Cannot write {file}: {error}.") from error
+    figure = figure_of.Figure(figsize=(9, 6 if held is not None else 3), layout="constrained")
+    axes = figure.subplots(2 if held is not None else 1, 1, squeeze=False)[:, 0]
+    if held is not None:
+        shown = axes[0].imshow((held / held.sum(1, keepdims=True)).T, aspect="auto", interpolation="nearest",
+                               cmap="Blues", vmin=0, origin="lower")  # fmt: skip
+        axes[0].set(xlabel="client", ylabel="label", title=task.spec or task.name)
+        figure.colorbar(shown, ax=axes[0], label="share of the client's samples")
+    low, high = int(sizes.min()), int(sizes.max())
+    axes[-1].hist(sizes, bins=40 if high - low > 40 else np.arange(low, high + 2) - 0.5)
+    axes[-1].set(xlabel="samples per client", ylabel="clients")
+    for axis in [*(one.xaxis for one in axes), *(one.yaxis for one in axes)]:  # all axes are counts
+        axis.get_major_locator().set_params(integer=True)
+    try:
+        figure.savefig(file, dpi=120)
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot write {file}: {error}.") from error

@@ -3,8 +3,6 @@
 A set's folder is complete or absent: files are gathered in a temporary folder, checked, and moved in one step.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..errors import InputError, unknown
-from .catalogue import KNOWN, DataSet
+from .catalogue import KNOWN, DataSet, Reader
 from .download import Progress, download
 from .unpack import is_archive, unpack
 
@@ -69,7 +67,9 @@ def get(name: str, progress: Progress | None = None) -> Path:
         raise InputError(f"The data set '{name}' has no direct download: {advice(one)}.")
     fetched = root() / ".partial" / name  # kept after an interruption, so that the next call continues
     with _workshop(name) as shop:
-        files = [download(source.url, fetched / source.file, source.sha256, progress) for source in one.sources]
+        files = [
+            download(url, fetched / url.rsplit("/", 1)[-1], sha256, progress) for url, sha256 in one.sources.items()
+        ]
         try:
             home = _install(one, _unpacked(one, files, shop), shop, move=True)
         except InputError:  # complete but wrong: the next call must download it again
@@ -97,7 +97,8 @@ def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
     if not source.exists():
         raise InputError(f"{source} is not there.")
     with _workshop(name) as shop:
-        if source.is_file() and is_archive(source) and not _matches_any(one, source):
+        patterns = chain.from_iterable(one.files)
+        if source.is_file() and is_archive(source) and not any(_matches(pattern, source) for pattern in patterns):
             return _install(one, _unpacked(one, [source], shop), shop, move=True)
         return _install(one, source, shop, link)
 
@@ -106,7 +107,7 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
     """Gather the set's files in a temporary folder, check them, then move them in one step."""
     ready = shop / "ready"
     ready.mkdir()
-    for target, file in _gather(one, source).items():
+    for target, (file, read) in _gather(one, source).items():
         (ready / target).parent.mkdir(parents=True, exist_ok=True)
         if move:
             os.replace(file, ready / target)
@@ -116,7 +117,7 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
             shutil.copytree(file, ready / target)
         else:
             shutil.copyfile(file, ready / target)
-    one.check(ready)
+        read(ready / target)
     home = root() / one.name
     if home.exists():
         os.replace(home, shop / "old")
@@ -124,20 +125,19 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
     return home
 
 
-def _gather(one: DataSet, source: Path) -> dict[str, Path]:
-    """Path in the set's folder -> file, for the first complete group of files."""
-    missing: list[str] = []
+def _gather(one: DataSet, source: Path) -> dict[str, tuple[Path, Reader]]:
+    """Path in the set's folder -> file and its reader, for the first complete group of files."""
     for group in one.files:
-        found = {pattern: _matches(pattern, source) for pattern in group}
-        missing = [pattern for pattern, files in found.items() if not files]
+        found: dict[str, tuple[Path, Reader]] = {}
+        missing: list[str] = []
+        for pattern, read in group.items():
+            files = _matches(pattern, source)
+            found |= {target: (file, read) for target, file in files.items()}
+            missing += [] if files else [pattern]
         if not missing:
-            return dict(chain.from_iterable(files.items() for files in found.values()))
+            return found
     groups = "; or ".join(", ".join(group) for group in one.files)
     raise InputError(f"{source} does not hold {one.name}: {missing[0]} is missing. Needed: {groups}.")
-
-
-def _matches_any(one: DataSet, file: Path) -> bool:
-    return any(_matches(pattern, file) for pattern in chain.from_iterable(one.files))
 
 
 def _matches(pattern: str, source: Path) -> dict[str, Path]:

@@ -1,7 +1,5 @@
 """Unpack untrusted archives: nothing outside the target, no links, no more bytes than allowed."""
 
-from __future__ import annotations
-
 import bz2
 import lzma
 import tarfile
@@ -17,6 +15,7 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 SINGLE: dict[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open, ".lzma": lzma.open}
 MEMBERS = 10_000_000
 BLOCK = 2**20
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, NotImplementedError)
 
 
 def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
@@ -26,7 +25,11 @@ def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
     """
     left = largest
     try:
-        for name, stream in _members(archive):
+        for count, (name, stream) in enumerate(_members(archive)):
+            if count >= MEMBERS:
+                raise InputError(f"{archive} holds more than {MEMBERS:,} files; it was not unpacked.")
+            if stream is None:
+                continue
             target = _inside(into, name, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "wb") as out:
@@ -35,10 +38,8 @@ def unpack(archive: Path, into: Path, largest: int = 2**32) -> None:
                     if left < 0:
                         raise InputError(f"{archive} unpacks to more than {largest:,} bytes; it was not unpacked.")
                     out.write(block)
-    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, NotImplementedError) as error:
-        raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
-    except OSError as error:
-        if error.errno is not None:  # an error of the disk, not of the archive
+    except (*DAMAGED, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # an error of the disk, not of the archive
             raise
         raise InputError(f"{archive} is damaged or not an archive: {error}.") from error
 
@@ -52,30 +53,22 @@ def is_archive(file: Path) -> bool:
     return file.name.endswith((".zip", *TARS, *SINGLE))
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """The names and contents of an archive; a folder has no content."""
     if archive.name.endswith(TARS):
         with tarfile.open(archive) as tar:
-            for count, member in enumerate(tar):
-                _few(count, archive)
+            for member in tar:
                 if member.issym() or member.islnk() or member.isdev():
                     raise InputError(f"{archive} holds {member.name}, which is not a plain file; it was not unpacked.")
-                if stream := tar.extractfile(member):
-                    yield member.name, stream
+                yield member.name, tar.extractfile(member)
     elif archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as packed:
-            for count, entry in enumerate(packed.infolist()):
-                _few(count, archive)
-                if not entry.is_dir():
-                    with packed.open(entry) as stream:
-                        yield entry.filename, stream
+            for entry in packed.infolist():
+                with packed.open(entry) as stream:
+                    yield entry.filename, None if entry.is_dir() else stream
     else:
         with SINGLE[archive.suffix](archive) as stream:
             yield archive.stem, stream
-
-
-def _few(count: int, archive: Path) -> None:
-    if count >= MEMBERS:
-        raise InputError(f"{archive} holds more than {MEMBERS:,} files; it was not unpacked.")
 
 
 def _inside(into: Path, name: str, archive: Path) -> Path:

@@ -4,8 +4,6 @@
 815332
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import nn

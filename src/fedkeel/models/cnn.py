@@ -1,8 +1,8 @@
 """The small convolutional networks of the papers on digits, letters and clothes (images of 28 x 28, one colour)."""
 
-from __future__ import annotations
-
 from torch import nn
+
+from .lenet import lenet
 
 
 def gel_cnn(classes: int = 62, padding: int = 0) -> nn.Sequential:
@@ -13,12 +13,7 @@ def gel_cnn(classes: int = 62, padding: int = 0) -> nn.Sequential:
     >>> sum(p.numel() for p in gel_cnn().parameters())
     608702
     """
-    side = ((28 + 2 * padding - 4) // 2 + 2 * padding - 4) // 2
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * side * side, 512), nn.ReLU(), nn.Linear(512, classes),
-    )  # fmt: skip
+    return lenet(classes, size=28, colors=1, channels=(32, 64), hidden=(512,), padding=padding)
 
 
 def fathom_cnn(classes: int = 62, dropout: bool = True) -> nn.Sequential:

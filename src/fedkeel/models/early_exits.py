@@ -1,17 +1,11 @@
 """Residual networks with early exits, as ScaleFL trains them: each level runs up to its own exit."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .resnet import Block
-
-
-def _norm(channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels, track_running_stats=False)
+from .resnet import Block, batch_norm
 
 
 class Head(nn.Module):
@@ -21,7 +15,7 @@ class Head(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for _ in range(convolutions):
-            layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), _norm(width), nn.ReLU()]
+            layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), batch_norm(width), nn.ReLU()]
         self.body, self.dense = nn.Sequential(*layers), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,20 +35,15 @@ class ExitResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        colors: int,
-        stride: int,
-        widths: list[int],
-        after: tuple[int, ...],
-        ratios: tuple[float, ...],
+        self, colors: int, stride: int, widths: list[int], after: tuple[int, ...], ratios: tuple[float, ...],
         classes: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.after, self.ratios = after, ratios
         self.conv = nn.Conv2d(colors, widths[0], 3, stride, padding=1, bias=False)
-        self.norm = _norm(widths[0])
+        self.norm = batch_norm(widths[0])
         self.blocks = nn.ModuleList(
-            Block(a, b, 2 if b > a else 1, _norm, project=b > a) for a, b in pairwise([widths[0], *widths])
+            Block(a, b, 2 if b > a else 1, batch_norm, project=b > a) for a, b in pairwise([widths[0], *widths])
         )
         self.heads = nn.ModuleList(Head(widths[n - 1], classes, 0 if n == len(widths) else 3) for n in after)
         for layer in self.modules():

@@ -4,14 +4,9 @@ Without `pretrained` they start from random weights and nothing is downloaded; `
 a folder) asks transformers for the weights, with a fresh last layer.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import Any
-
 from torch import Tensor, nn
 
-from ..errors import MissingExtra
+from ..data.read.files import optional
 
 
 class Scores(nn.Module):
@@ -61,10 +56,7 @@ def distilbert(classes: int = 4, pretrained: str | None = None) -> Scores:
 
 
 def _classifier(family: str, kind: str, classes: int, pretrained: str | None) -> nn.Module:
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise MissingExtra("transformers", "hf", f"{family} as a model") from error
+    transformers = optional("transformers", "transformers", "hf", f"{family} as a model")
     maker = getattr(transformers, f"{family}{kind}")
     if pretrained is None:
         model: nn.Module = maker(getattr(transformers, f"{family}Config")(num_labels=classes))

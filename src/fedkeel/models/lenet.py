@@ -1,21 +1,16 @@
 """LeNet as the heavy-ball papers use it on CIFAR, and a small one for studies on a laptop."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from ..errors import InputError
+from .linear import mlp
 
 
 def lenet(
-    classes: int = 10,
-    size: int = 32,
-    colors: int = 3,
-    channels: tuple[int, int] = (64, 64),
-    hidden: tuple[int, int] = (384, 192),
-    padding: int = 0,
-) -> nn.Sequential:
-    """The CNN of the GHBM paper: two 5x5 convolutions, each with ReLU and 2x2 pooling, then three dense layers.
+    classes: int = 10, size: int = 32, colors: int = 3, channels: tuple[int, int] = (64, 64),
+    hidden: tuple[int, ...] = (384, 192), padding: int = 0,
+) -> nn.Sequential:  # fmt: skip
+    """The CNN of the GHBM paper: two 5x5 convolutions, each with ReLU and 2x2 pooling, then dense layers.
 
     797,962 parameters with 10 classes, 815,332 with 100.
 
@@ -30,10 +25,7 @@ def lenet(
     return nn.Sequential(
         nn.Conv2d(colors, channels[0], 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(channels[0], channels[1], 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(channels[1] * side * side, hidden[0]), nn.ReLU(),
-        nn.Linear(hidden[0], hidden[1]), nn.ReLU(),
-        nn.Linear(hidden[1], classes),
+        nn.Flatten(), *mlp(channels[1] * side * side, hidden, classes),
     )  # fmt: skip
 
 

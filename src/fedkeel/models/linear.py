@@ -1,6 +1,6 @@
-"""Softmax regression."""
+"""Softmax regression and dense layers."""
 
-from __future__ import annotations
+from itertools import pairwise
 
 from torch import nn
 
@@ -12,3 +12,12 @@ def softmax_regression(features: int = 60, classes: int = 5) -> nn.Sequential:
     305
     """
     return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
+
+
+def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Dense layers with ReLU between them."""
+    widths = [features, *hidden]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -1,7 +1,5 @@
 """Recurrent networks that also run along the client axis: the LSTM as matrix products."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -152,9 +150,9 @@ class _Recurrence(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, int | None], inputs: Tensor, weight: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         clients = info.batch_size
-        inputs = inputs.movedim(in_dims[0], 1) if in_dims[0] is not None else _along(inputs, 1, clients)
-        weight = weight.movedim(in_dims[1], 0) if in_dims[1] is not None else _along(weight, 0, clients)
-        found = _recur(inputs.flatten(1, 2), weight.flatten(0, 1))
+        inputs = inputs.expand(clients, -1, -1, -1, -1) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
+        weight = weight.expand(clients, -1, -1, -1) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
+        found = _recur(inputs.transpose(0, 1).flatten(1, 2), weight.flatten(0, 1))
         return tuple(value.view(len(value), clients, -1, *value.shape[2:]) for value in found), (1, 1, 1)
 
 
@@ -168,9 +166,3 @@ def _has_a_kernel(x: Tensor) -> bool:
 def _recur(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = _Recurrence.apply(inputs, weight)  # type: ignore[no-untyped-call]
     return found
-
-
-def _along(value: Tensor, dim: int, size: int) -> Tensor:
-    """The same value for every client: a view with a new axis."""
-    shape = list(value.shape)
-    return value.unsqueeze(dim).expand(*shape[:dim], size, *shape[dim:])

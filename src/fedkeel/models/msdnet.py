@@ -1,14 +1,14 @@
 """MSDNet-24: several scales side by side, and early exits (Huang et al. 2018, arXiv 1703.09844)."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import check, is_count
+from .resnet import batch_norm
 
 FACTORS = (1, 2, 4)  # of growth and of bottleneck widths, fine to coarse
 LAYERS, GROWTH, CHANNELS, HEAD = 24, 6, 16, 128  # the last three are widths, of which levels keep a part
@@ -18,7 +18,7 @@ EXITS = (15, 18, 21, 24)
 def unit(inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution, normalisation by the batch at hand (no running statistics), ReLU."""
     conv = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outside, track_running_stats=False), nn.ReLU())
+    return nn.Sequential(conv, batch_norm(outside), nn.ReLU())
 
 
 def narrow(inside: int, outside: int, factor: int, stride: int = 1) -> nn.Sequential:
@@ -104,9 +104,9 @@ class MSDNet(nn.Module):
     ratios = (0.65, 0.7, 0.85, 1.0)  # ScaleFL's widths by level
     scaled = False  # its code divides no activation by them
 
-    def narrowed(self, ratio: float) -> MSDNet:
+    def narrowed(self, ratio: float) -> Self:
         """The same network with narrower first layers and growth, which give the widths of a level."""
-        return MSDNet(self.classes, ratio)
+        return type(self)(self.classes, ratio)
 
     def exits(self, x: Tensor, depth: int = len(EXITS)) -> list[Tensor]:
         """The scores at the first `depth` exits; later layers do not run."""

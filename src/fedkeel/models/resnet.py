@@ -4,9 +4,8 @@
 statistics of the batch, in training and at test alike, so that no buffer has to travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,28 +13,35 @@ from torch.nn import functional as F
 from ..errors import check, is_count
 
 Norm = Callable[[int], nn.Module]
+batch_norm: Norm = partial(nn.BatchNorm2d, track_running_stats=False)
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut; `expansion` channels come out per channel of width.
+    """Two 3x3 convolutions, or a 3x3 one between two 1x1 ones when the block expands, and a shortcut.
+
+    expansion: the channels that come out per channel of width.
 
     >>> from torch import ones
     >>> Block(16, 32, stride=2, norm=nn.Identity, project=False)(ones(1, 16, 8, 8)).shape
     torch.Size([1, 32, 4, 4])
+    >>> Block(16, 8, stride=2, norm=nn.Identity, project=True, expansion=4)(ones(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
     """
 
-    expansion = 1
-
-    def __init__(self, inside: int, width: int, stride: int, norm: Norm, project: bool) -> None:
+    def __init__(self, inside: int, width: int, stride: int, norm: Norm, project: bool, expansion: int = 1) -> None:
         super().__init__()
-        self.stride, self.grow = stride, width - inside
-        self.conv1, self.norm1 = _conv(inside, width, 3, stride), norm(width)
-        self.conv2, self.norm2 = _conv(width, width, 3), norm(width)
-        self.project = _project(inside, width, stride, norm) if project else None
+        deep, outside = expansion > 1, width * expansion
+        self.stride, self.grow = stride, outside - inside
+        self.conv1, self.norm1 = _conv(inside, width, 1 if deep else 3, 1 if deep else stride), norm(width)
+        self.conv2, self.norm2 = _conv(width, width, 3, stride if deep else 1), norm(width)
+        self.conv3, self.norm3 = (_conv(width, outside, 1), norm(outside)) if deep else (None, None)
+        self.project = nn.Sequential(_conv(inside, outside, 1, stride), norm(outside)) if project else None
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(out)) + (self._pad(x) if self.project is None else self.project(x)))
+        out = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        if self.conv3 is not None and self.norm3 is not None:
+            out = self.norm3(self.conv3(F.relu(out)))
+        return F.relu(out + (self._pad(x) if self.project is None else self.project(x)))
 
     def _pad(self, x: Tensor) -> Tensor:
         # Option A of the paper: no parameters; every second pixel, and new channels are zero.
@@ -43,40 +49,16 @@ class Block(nn.Module):
         return F.pad(x, (0, 0, 0, 0, self.grow // 2, self.grow - self.grow // 2)) if self.grow else x
 
 
-class Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, and a shortcut.
-
-    >>> from torch import ones
-    >>> Bottleneck(16, 8, stride=2, norm=nn.Identity, project=True)(ones(1, 16, 8, 8)).shape
-    torch.Size([1, 32, 4, 4])
-    """
-
-    expansion = 4
-
-    def __init__(self, inside: int, width: int, stride: int, norm: Norm, project: bool) -> None:
-        super().__init__()
-        outside = width * self.expansion
-        self.conv1, self.norm1 = _conv(inside, width, 1), norm(width)
-        self.conv2, self.norm2 = _conv(width, width, 3, stride), norm(width)
-        self.conv3, self.norm3 = _conv(width, outside, 1), norm(outside)
-        self.project = _project(inside, outside, stride, norm) if project else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.norm1(self.conv1(x)))
-        out = F.relu(self.norm2(self.conv2(out)))
-        return F.relu(self.norm3(self.conv3(out)) + self.project(x))
-
-
 class ResNet(nn.Module):
     """A 3x3 convolution, stages of blocks (all but the first halve the image), mean over the image, a dense layer.
 
     >>> from torch import ones
-    >>> ResNet(Block, [1, 1], width=4, classes=3, norm=nn.Identity, project=True)(ones(2, 3, 8, 8)).shape
+    >>> ResNet([1, 1], width=4, classes=3, norm=nn.Identity, project=True)(ones(2, 3, 8, 8)).shape
     torch.Size([2, 3])
     """
 
     def __init__(
-        self, block: type[Block | Bottleneck], blocks: list[int], width: int, classes: int, norm: Norm, project: bool
+        self, blocks: list[int], width: int, classes: int, norm: Norm, project: bool, expansion: int = 1
     ) -> None:
         super().__init__()
         self.conv, self.norm = _conv(3, width, 3), norm(width)
@@ -85,9 +67,9 @@ class ResNet(nn.Module):
         for stage, count in enumerate(blocks):
             for place in range(count):
                 wide, stride = width * 2**stage, 2 if stage > 0 and place == 0 else 1
-                changes = stride > 1 or inside != wide * block.expansion
-                layers.append(block(inside, wide, stride, norm, project and changes))
-                inside = wide * block.expansion
+                changes = stride > 1 or inside != wide * expansion
+                layers.append(Block(inside, wide, stride, norm, project and changes, expansion))
+                inside = wide * expansion
         self.blocks = nn.Sequential(*layers)
         self.dense = nn.Linear(inside, classes)
         for layer in self.modules():
@@ -105,7 +87,7 @@ def resnet8(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
     >>> sum(p.numel() for p in resnet8().parameters())
     78042
     """
-    return ResNet(Block, [1, 1, 1], 16, classes, _norm(norm, groups), True)
+    return ResNet([1, 1, 1], 16, classes, _norm(norm, groups), True)
 
 
 def resnet20(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
@@ -114,7 +96,7 @@ def resnet20(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
     >>> sum(p.numel() for p in resnet20(classes=100).parameters())
     275572
     """
-    return ResNet(Block, [3, 3, 3], 16, classes, _norm(norm, groups), False)
+    return ResNet([3, 3, 3], 16, classes, _norm(norm, groups), False)
 
 
 def resnet110(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
@@ -123,7 +105,7 @@ def resnet110(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet
     >>> sum(p.numel() for p in resnet110().parameters())
     1730714
     """
-    return ResNet(Block, [18, 18, 18], 16, classes, _norm(norm, groups), True)
+    return ResNet([18, 18, 18], 16, classes, _norm(norm, groups), True)
 
 
 def resnet18(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
@@ -132,7 +114,7 @@ def resnet18(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
     >>> sum(p.numel() for p in resnet18().parameters())
     11173962
     """
-    return ResNet(Block, [2, 2, 2, 2], 64, classes, _norm(norm, groups), True)
+    return ResNet([2, 2, 2, 2], 64, classes, _norm(norm, groups), True)
 
 
 def resnet50(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
@@ -141,20 +123,14 @@ def resnet50(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:
     >>> sum(p.numel() for p in resnet50().parameters())
     23520842
     """
-    return ResNet(Bottleneck, [3, 4, 6, 3], 64, classes, _norm(norm, groups), True)
+    return ResNet([3, 4, 6, 3], 64, classes, _norm(norm, groups), True, expansion=4)
 
 
 def _norm(norm: str, groups: int) -> Norm:
     check(norm in ("group", "batch"), "ResNet", "norm", "'group' or 'batch'", norm)
     check(is_count(groups) and 16 % groups == 0, "ResNet", "groups", "a divisor of 16", groups)
-    if norm == "group":
-        return lambda channels: nn.GroupNorm(groups, channels)
-    return lambda channels: nn.BatchNorm2d(channels, track_running_stats=False)
+    return partial(nn.GroupNorm, groups) if norm == "group" else batch_norm
 
 
 def _conv(inside: int, outside: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
-
-
-def _project(inside: int, outside: int, stride: int, norm: Norm) -> nn.Sequential:
-    return nn.Sequential(_conv(inside, outside, 1, stride), norm(outside))

@@ -1,7 +1,5 @@
 """The recurrent language models of the papers: next character in Shakespeare, next word on Stack Overflow."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from .lstm import LSTM

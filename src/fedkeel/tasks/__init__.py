@@ -1,7 +1,5 @@
 """The papers' tasks by name: `fk.tasks.synthetic()`, or `synthetic` on the command line."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +35,7 @@ def get(text: str) -> Task:
     'synthetic'
     """
     make, values = find(text)
-    name = make.__name__.replace("_", "-")
-    try:
-        return make(**values)
-    except TypeError as error:
-        raise InputError(f"Task '{name}' does not take these parameters: {error}.") from error
+    return make(**values)
 
 
 def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:

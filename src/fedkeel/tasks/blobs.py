@@ -1,19 +1,15 @@
 """Generated Gaussian classes, one class per client: small problems with strong client drift."""
 
-from __future__ import annotations
-
 from functools import cache, partial
-from itertools import pairwise
 
 import numpy as np
-from torch import nn
 
 from .. import draws
 from ..data import FederatedData
-from ..errors import check, is_count
+from ..models.linear import mlp
 from ..task import Task, cross_entropy
 from ..world import FixedSteps
-from .naming import spec
+from .naming import Name, named
 
 FEATURES, MODES, SPREAD = 32, 2, 1.1
 TEST = 100  # test samples per class
@@ -26,7 +22,7 @@ def blobs_deep(seed: int = 0) -> Task:
     >>> len(task.data), len(task.data.x), sum(p.numel() for p in task.model().parameters())
     (20, 4000, 7268)
     """
-    return _task("blobs-deep", spec(blobs_deep, seed=seed), 20, 200, (48, 48, 48), 20, seed)
+    return _task(named(blobs_deep, locals()), 20, 200, (48, 48, 48), 20, seed)
 
 
 def blobs_wide(seed: int = 0) -> Task:
@@ -35,30 +31,19 @@ def blobs_wide(seed: int = 0) -> Task:
     >>> len(blobs_wide().data)
     40
     """
-    return _task("blobs-wide", spec(blobs_wide, seed=seed), 40, 100, (48, 48), 10, seed)
+    return _task(named(blobs_wide, locals()), 40, 100, (48, 48), 10, seed)
 
 
-def _task(name: str, text: str, classes: int, samples: int, hidden: tuple[int, ...], steps: int, seed: int) -> Task:
-    check(is_count(seed, 0), name, "seed", "an integer >= 0", seed)
+def _task(name: Name, classes: int, samples: int, hidden: tuple[int, ...], steps: int, seed: int) -> Task:
     return Task(
         model=partial(mlp, FEATURES, hidden, classes),
         loss=cross_entropy,
         data=_data(classes, samples, seed),
-        name=name,
         batch_size=10,
         lr=0.05,
         budget=FixedSteps(steps),
-        spec=text,
+        **name,
     )
-
-
-def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Dense layers with ReLU between them."""
-    widths = [features, *hidden]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
 @cache

@@ -1,10 +1,8 @@
 """CIFAR-10 and CIFAR-100 dealt out to 100 clients, as in the GHBM paper, and a small CIFAR-10 for quick studies."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,82 +12,62 @@ from ..data.augment import CropFlip
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import spec
-from .splitting import Pair, choose, dealt
+from .naming import Name, named
+from .splitting import dealt
 
 # Of the training pixels of CIFAR-10, colour by colour, on the scale 0..255; the GHBM code uses them for both sets.
 MEAN = np.array([125.307, 122.950, 113.865], np.float32).reshape(3, 1, 1)
 STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)
-NETS = ("lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "resnet110_exits", "msdnet24")
+Net = Literal["lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "resnet110_exits", "msdnet24"]
 
 
 def cifar10(
-    alpha: float = 0,
-    clients: int = 100,
-    partition: str = "dirichlet",
-    model: str = "lenet",
-    augment: bool = True,
+    alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "lenet", augment: bool = True,
     seed: int = 0,
-) -> Task:
+) -> Task:  # fmt: skip
     """CIFAR-10 in the setting of the GHBM paper: 100 clients of 500 pictures, batches of 64, one local epoch.
 
     alpha: 0 gives every client one class; the larger, the more alike clients are. augment: random crops and
     flips. seed: of the partition.
     """
-    text = spec(cifar10, alpha=alpha, clients=clients, partition=partition, model=model, augment=augment, seed=seed)
-    return _task("cifar10", 10, alpha, clients, partition, choose("cifar10", model, NETS), augment, seed, text)
+    return _task(named(cifar10, locals()), 10, model, augment, alpha, clients, partition, seed)
 
 
 def cifar100(
-    alpha: float = 0,
-    clients: int = 100,
-    partition: str = "dirichlet",
-    model: str = "resnet20",
-    augment: bool = True,
+    alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "resnet20", augment: bool = True,
     seed: int = 0,
-) -> Task:
+) -> Task:  # fmt: skip
     """CIFAR-100, 100 fine classes, in the setting of the GHBM paper: as `cifar10`, with ResNet-20 or LeNet."""
-    text = spec(cifar100, alpha=alpha, clients=clients, partition=partition, model=model, augment=augment, seed=seed)
-    return _task("cifar100", 100, alpha, clients, partition, choose("cifar100", model, NETS), augment, seed, text)
+    return _task(named(cifar100, locals()), 100, model, augment, alpha, clients, partition, seed)
 
 
 def cifar10_small(alpha: float = 0, clients: int = 100, partition: str = "dirichlet", seed: int = 0) -> Task:
     """CIFAR-10 shrunk to 16x16, with a LeNet of 16 and 32 channels (31,578 parameters): the same problem in minutes."""
-    text = spec(cifar10_small, alpha=alpha, clients=clients, partition=partition, seed=seed)
-    return _task("cifar10-small", 10, alpha, clients, partition, "small_lenet", False, seed, text)
+    return _task(named(cifar10_small, locals()), 10, "small_lenet", False, alpha, clients, partition, seed)
 
 
-def _task(
-    name: str, classes: int, alpha: float, clients: int, how: str, model: str, augment: bool, seed: int, text: str
-) -> Task:
-    data = _data(store.folder(f"cifar{classes}"), classes, alpha, clients, how, seed, model == "small_lenet")
+def _task(name: Name, classes: int, model: str, augment: bool, alpha: float, clients: int, how: str, seed: int) -> Task:
     return Task(
         model=partial(MODELS[model], classes=classes),
         loss=cross_entropy,
-        data=data,
-        name=name,
+        data=_data(store.folder(f"cifar{classes}"), classes, model == "small_lenet", alpha, clients, how, seed),
         batch_size=64,
         lr=0.1 if model.startswith("resnet") else 0.05,
         augment=CropFlip() if augment else None,
         # The paper's code leaves out the short last batch where the model has normalisation layers.
         budget=Epochs(1, per_epoch=True, drop_last=True) if model.startswith("resnet") else Epochs(1),
-        spec=text,
+        **name,
     )
 
 
 @lru_cache(maxsize=2)
-def _data(folder: Path, classes: int, alpha: float, clients: int, how: str, seed: int, small: bool) -> FederatedData:
-    train, test = _read(folder, classes)
-    (x, y), (tx, ty) = train, test
-    return dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
-
-
-def _read(folder: Path, classes: int) -> tuple[Pair, Pair]:
+def _data(folder: Path, classes: int, small: bool, alpha: float, clients: int, how: str, seed: int) -> FederatedData:
     if classes == 10:
-        train = read.cifar10(*(folder / f"data_batch_{i}.bin" for i in range(1, 6)))
-        return train, read.cifar10(folder / "test_batch.bin")
-    (x, y, _), (tx, ty, _) = (read.cifar100(folder / name) for name in ("train.bin", "test.bin"))
-    return (x, y), (tx, ty)
+        x, y = read.cifar10(*(folder / f"data_batch_{i}.bin" for i in range(1, 6)))
+        tx, ty = read.cifar10(folder / "test_batch.bin")
+    else:
+        (x, y, _), (tx, ty, _) = (read.cifar100(folder / name) for name in ("train.bin", "test.bin"))
+    return dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
 
 
 def pixels(x: NDArray[Any], small: bool = False) -> NDArray[np.float32]:

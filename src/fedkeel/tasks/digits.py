@@ -1,7 +1,5 @@
 """UCI's handwritten digits of 8x8: small enough to come with the package."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from importlib.resources import files
 
@@ -12,7 +10,7 @@ from ..data import FederatedData
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import spec
+from .naming import named
 from .splitting import dealt
 
 
@@ -27,14 +25,13 @@ def digits(alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet", 
     (50, 1438, 359)
     """
     return Task(
+        **named(digits, locals()),
         model=partial(softmax_regression, 64, 10),
         loss=cross_entropy,
         data=_data(alpha, clients, partition, seed),
-        name="digits",
         batch_size=10,
         lr=0.1,
         budget=Epochs(1),
-        spec=spec(digits, alpha=alpha, clients=clients, partition=partition, seed=seed),
     )
 
 

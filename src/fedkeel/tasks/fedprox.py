@@ -1,18 +1,15 @@
 """FedProx's Synthetic(alpha, beta): 30 users, 10 classes, 60 features, generated (Li et al. 2020)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np
 
 from .. import draws
 from ..data import FederatedData
-from ..errors import check, is_count, is_number
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import spec
+from .naming import named
 
 CLASSES, FEATURES = 10, 60
 
@@ -31,19 +28,14 @@ def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: b
     >>> len(task.data), task.data.x.shape[1], task.spec
     (30, 60, 'synthetic-fedprox')
     """
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        check(is_number(value) and value >= 0, "synthetic-fedprox", name, "a number >= 0", value)
-    check(is_count(users), "synthetic-fedprox", "users", "an integer >= 1", users)
-    check(is_count(seed, 0), "synthetic-fedprox", "seed", "an integer >= 0", seed)
     return Task(
+        **named(synthetic_fedprox, locals()),
         model=partial(softmax_regression, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(alpha, beta, users, iid, seed),
-        name="synthetic-fedprox",
         batch_size=10,
         lr=0.01,
         budget=Epochs(20),
-        spec=spec(synthetic_fedprox, alpha=alpha, beta=beta, users=users, iid=iid, seed=seed),
     )
 
 

@@ -1,40 +1,36 @@
 """FEMNIST: letters and digits by the people who wrote them."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
-from ..errors import InputError, check
+from ..errors import InputError
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
-from .naming import spec
+from .naming import named
 from .splitting import Pair
 
 
-def femnist(setting: str = "gel") -> Task:
+def femnist(setting: Literal["gel", "fathom"] = "gel") -> Task:
     """Federated EMNIST, 62 classes, a client for each writer, from LEAF's JSON or TensorFlow Federated's HDF5.
 
     setting: "gel" (CNN of 608,702 parameters, budgets of 4 to 20 steps) or "fathom" (CNN of 1,206,590, one epoch).
     """
-    check(setting in ("gel", "fathom"), "femnist", "setting", "gel or fathom", setting)
     gel = setting == "gel"
     return Task(
+        **named(femnist, locals()),
         model=MODELS["gel_cnn" if gel else "fathom_cnn"],
         loss=cross_entropy,
         data=_data(store.folder("femnist")),
-        name="femnist",
         batch_size=20,
         lr=0.02 if gel else 0.1,
         budget=UniformSteps(4, 20) if gel else Epochs(1),
         target=0.76 if gel else 0.86,
-        spec=spec(femnist, setting=setting),
     )
 
 

@@ -1,72 +1,61 @@
 """Small grey pictures: MNIST, MNIST by its real writers, and Fashion-MNIST."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
 from ..errors import InputError
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
-from .naming import spec
-from .splitting import Pair, choose, dealt
+from .naming import Name, named
+from .splitting import Pair, dealt
 
-NETS = ("deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net")
+Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net"]
 
 
 def mnist(
-    alpha: float = 0.1,
-    clients: int = 100,
-    partition: str = "dirichlet_repeated",
-    model: str = "deltasgd_cnn",
+    alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
     seed: int = 0,
-) -> Task:
+) -> Task:  # fmt: skip
     """MNIST in the setting of the Delta-SGD paper: 100 clients of 500 digits, batches of 64, one local epoch."""
-    text = spec(mnist, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
-    data = _data(store.folder("mnist"), alpha, clients, partition, seed)
-    return _task("mnist", data, model, text)
+    name = named(mnist, locals())
+    return _task(name, _data(store.folder("mnist"), alpha, clients, partition, seed), model)
 
 
 def fmnist(
-    alpha: float = 0.1,
-    clients: int = 100,
-    partition: str = "dirichlet_repeated",
-    model: str = "deltasgd_cnn",
+    alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
     seed: int = 0,
-) -> Task:
+) -> Task:  # fmt: skip
     """Fashion-MNIST in the setting of the Delta-SGD paper, as `mnist`."""
-    text = spec(fmnist, alpha=alpha, clients=clients, partition=partition, model=model, seed=seed)
-    data = _data(store.folder("fmnist"), alpha, clients, partition, seed)
-    return _task("fmnist", data, model, text)
+    name = named(fmnist, locals())
+    return _task(name, _data(store.folder("fmnist"), alpha, clients, partition, seed), model)
 
 
-def mnist_writers(model: str = "deltasgd_cnn") -> Task:
+def mnist_writers(model: Net = "deltasgd_cnn") -> Task:
     """MNIST with a client for each of the 539 people who wrote it; training and test writers differ.
 
     The writers come from the QMNIST label files. Batch size and budget are those of the GEL papers on FEMNIST.
     """
-    data = _by_writer(store.folder("mnist"), store.folder("qmnist"))
-    return _task("mnist-writers", data, model, spec(mnist_writers, model=model), gel=True)
+    name = named(mnist_writers, locals())
+    return _task(name, _by_writer(store.folder("mnist"), store.folder("qmnist")), model, gel=True)
 
 
-def _task(name: str, data: FederatedData, model: str, text: str, gel: bool = False) -> Task:
-    shape = {"features": 784} if choose(name, model, NETS) == "softmax_regression" else {}
+def _task(name: Name, data: FederatedData, model: Net, gel: bool = False) -> Task:
+    shape = {"features": 784} if model == "softmax_regression" else {}
+    default = model == "deltasgd_cnn"
     return Task(
         model=partial(MODELS[model], classes=10, **shape),
         loss=cross_entropy,
         data=data,
-        name=name,
         batch_size=20 if gel else 64,
         lr=0.01,
         budget=UniformSteps(4, 20) if gel else Epochs(1),
-        exits=partial(MODELS["exit_net"], classes=10) if model == NETS[0] else None,  # a model chosen by the user stays
-        spec=text,
+        exits=partial(MODELS["exit_net"], classes=10) if default else None,  # a model chosen by the user stays
+        **name,
     )
 
 
@@ -90,10 +79,4 @@ def _part(folder: Path, part: str) -> Pair:
     x, y = read.idx(folder / f"{part}-images-idx3-ubyte.gz"), read.idx(folder / f"{part}-labels-idx1-ubyte.gz")
     if x.ndim != 3 or len(x) != len(y):
         raise InputError(f"{folder} has {part} pictures of shape {x.shape} and {len(y)} labels.")
-    return unit(x), y
-
-
-def unit(x: NDArray[Any]) -> NDArray[np.float32]:
-    """Grey levels 0..255 as one channel in 0..1."""
-    scaled: NDArray[np.float32] = np.divide(x[:, None], np.float32(255), dtype=np.float32)
-    return scaled
+    return np.divide(x[:, None], np.float32(255), dtype=np.float32), y

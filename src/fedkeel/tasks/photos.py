@@ -1,11 +1,9 @@
 """Photographs by the people on them or behind the camera: CelebA, Google Landmarks v2, iNaturalist."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +15,9 @@ from ..errors import InputError, check, is_count
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import spec
-from .splitting import choose
+from .naming import Name, named
 
-NETS = ("mobilenet_v2", "vit_b16", "resnet18", "resnet50", "resnet8")
+Net = Literal["mobilenet_v2", "vit_b16", "resnet18", "resnet50", "resnet8"]
 
 
 class Pixels(nn.Module):
@@ -55,47 +52,41 @@ def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     """
     check(is_count(size, 16), "celeba", "size", "an integer >= 16", size)
     check(is_count(least, 2), "celeba", "least", "an integer >= 2", least)
-    check(people is None or is_count(people), "celeba", "people", "an integer >= 1", people)
     return Task(
+        **named(celeba, locals()),
         model=partial(_celeba_cnn, size),
         loss=cross_entropy,
         data=_faces(store.folder("celeba"), size, least, people),
-        name="celeba",
         batch_size=5,
         lr=0.01,
         target=0.885,
-        spec=spec(celeba, size=size, least=least, people=people),
     )
 
 
-def gldv2(model: str = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
+def gldv2(model: Net = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
     """Google Landmarks v2, 2,028 landmarks by 1,262 photographers (Landmarks-User-160k), five local epochs.
 
     size: pixels of a side; all pictures are kept in memory. people: only the first ones, by number.
     """
-    text = spec(gldv2, model=model, size=size, people=people)
-    return _photos("gldv2", "federated_train.csv", 2028, model, size, people, text)
+    return _photos(named(gldv2, locals()), "federated_train.csv", 2028, 32, model, size, people)
 
 
-def inaturalist(model: str = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
+def inaturalist(model: Net = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
     """iNaturalist 2017, 1,203 species by 9,275 observers (iNaturalist-User-120k), five local epochs; as `gldv2`."""
-    text = spec(inaturalist, model=model, size=size, people=people)
-    return _photos("inaturalist", "federated_train_user_120k.csv", 1203, model, size, people, text)
+    return _photos(named(inaturalist, locals()), "federated_train_user_120k.csv", 1203, 64, model, size, people)
 
 
-def _photos(name: str, table: str, classes: int, model: str, size: int, people: int | None, text: str) -> Task:
-    check(is_count(size, 8), name, "size", "an integer >= 8", size)
-    check(people is None or is_count(people), name, "people", "an integer >= 1", people)
+def _photos(name: Name, table: str, classes: int, batch: int, model: Net, size: int, people: int | None) -> Task:
+    check(is_count(size, 8), name["name"], "size", "an integer >= 8", size)
     return Task(
-        model=partial(_on_pixels, choose(name, model, NETS), classes),
+        model=partial(_on_pixels, model, classes),
         loss=cross_entropy,
-        data=_mapped(store.folder(name), table, size, people),
-        name=name,
+        data=_mapped(store.folder(name["name"]), table, size, people),
         # The GHBM paper does not give these; they are from the authors of the splits (Hsu et al. 2020).
-        batch_size=32 if name == "gldv2" else 64,
+        batch_size=batch,
         lr=0.03 if model == "vit_b16" else 0.1,
         budget=Epochs(5),
-        spec=text,
+        **name,
     )
 
 
@@ -130,8 +121,7 @@ def _look_up(
 def _faces(folder: Path, size: int, least: int, people: int | None) -> FederatedData:
     owner = read.identities(folder / "identity_CelebA.txt")
     smiling = read.attribute(folder / "list_attr_celeba.txt", "Smiling")
-    count = Counter(owner.values())
-    known = sorted(person for person, photos in count.items() if photos >= least)[:people]
+    known = sorted(person for person, photos in Counter(owner.values()).items() if photos >= least)[:people]
     chosen = set(known)
     files = sorted(file for file, person in owner.items() if person in chosen)
     if not files:

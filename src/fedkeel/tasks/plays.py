@@ -1,20 +1,19 @@
 """Shakespeare by speaking role: the next character after 80."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
-from ..errors import InputError, check, is_count
+from ..errors import InputError
 from ..models.text import shakespeare_lstm
 from ..task import Task, cross_entropy
 from ..world import Budget, Epochs, UniformSteps
-from .naming import spec
+from .naming import named
 
 # LEAF's 80 characters; any other is read as a space.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -29,42 +28,27 @@ SETTINGS: dict[str, tuple[int, int, float, Budget, float | None, int | None, int
 
 
 def shakespeare(
-    setting: str = "gel",
-    roles: int | None = None,
-    limit: int | None = None,
-    length: int = 80,
-    hidden: int | None = None,
-    layers: int = 2,
-    test: int = 10_000,
-    seed: int = 0,
-) -> Task:
+    setting: Literal["gel", "ghbm"] = "gel", roles: int | None = None, limit: int | None = None, length: int = 80,
+    hidden: int | None = None, layers: int = 2, test: int = 10_000, seed: int = 0,
+) -> Task:  # fmt: skip
     """Next-character prediction; a client is a role of a play, its samples are windows of its speeches.
 
     setting: "gel" (all roles, 256 hidden units) or "ghbm" (100 roles with 2,000 samples at most, 100 hidden units).
     roles, limit, hidden: change the setting's; roles are drawn by `seed`. test: windows kept for testing, evenly spaced
     over all roles' test parts.
     """
-    check(setting in SETTINGS, "shakespeare", "setting", f"one of {', '.join(SETTINGS)}", setting)
+    name = named(shakespeare, locals())
     units, batch, lr, budget, target, most, each = SETTINGS[setting]
-    for name, value in (("roles", roles), ("limit", limit), ("hidden", hidden)):
-        check(value is None or is_count(value), "shakespeare", name, "an integer >= 1", value)
-    for name, number in (("length", length), ("layers", layers), ("test", test)):
-        check(is_count(number), "shakespeare", name, "an integer >= 1", number)
-    check(is_count(seed, 0), "shakespeare", "seed", "an integer >= 0", seed)
     return Task(
         model=partial(shakespeare_lstm, len(ALPHABET), hidden or units, layers),
         loss=cross_entropy,
         data=_data(store.folder("shakespeare"), roles or most, limit or each, length, test, seed),
-        name="shakespeare",
         batch_size=batch,
         lr=lr,
         budget=budget,
         target=target,
-        spec=spec(
-            shakespeare, setting=setting, roles=roles, limit=limit, length=length, hidden=hidden, layers=layers,
-            test=test, seed=seed,
-        ),
-    )  # fmt: skip
+        **name,
+    )
 
 
 def encode(text: str) -> NDArray[np.int32]:
@@ -92,9 +76,8 @@ def _data(folder: Path, roles: int | None, limit: int | None, length: int, test:
         raise InputError(f"{roles} roles were asked for; {len(names)} say enough.")
     train = [_windows(found[name], length, 0, min(cuts[name], limit or cuts[name])) for name in names]
     held = [_windows(found[name], length, cuts[name] + length - 1, None) for name in names]
-    pick = _evenly(sum(len(part) for part in held), test)
-    held_all = np.concatenate(held)[pick]
-    windows = np.concatenate(train)
+    windows, held_all = np.concatenate(train), np.concatenate(held)
+    held_all = held_all[np.linspace(0, len(held_all) - 1, min(len(held_all), test)).astype(np.int64)]
     offsets = np.cumsum([0, *map(len, train)])
     return FederatedData(windows[:, :-1], windows[:, -1], offsets, names, (held_all[:, :-1], held_all[:, -1]))
 
@@ -102,7 +85,3 @@ def _data(folder: Path, roles: int | None, limit: int | None, length: int, test:
 def _windows(text: NDArray[np.int32], length: int, begin: int, end: int | None) -> NDArray[np.int32]:
     """Rows of `length` characters and the one that follows."""
     return np.lib.stride_tricks.sliding_window_view(text, length + 1)[begin:end]
-
-
-def _evenly(total: int, count: int) -> NDArray[np.int64]:
-    return np.linspace(0, total - 1, min(total, count)).astype(np.int64)

@@ -1,7 +1,5 @@
 """Small tables with natural clients: heart disease in four hospitals, activity of 36 phone users."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,10 @@ from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
-from ..errors import check, is_count
-from ..models.linear import softmax_regression
+from ..models.linear import mlp, softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .blobs import mlp
-from .naming import spec
+from .naming import named
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 # age, sex, chest pain, blood pressure, cholesterol, sugar, cardiogram, heart rate, angina, depression; the last three
@@ -30,17 +26,15 @@ def heart(seed: int = 0) -> Task:
 
     Two thirds of each hospital's records train; use all clients (`World(cohort="all")`). seed: of that split.
     """
-    check(is_count(seed, 0), "heart", "seed", "an integer >= 0", seed)
-    data = _hearts(store.folder("heart"), seed)
+    name, data = named(heart, locals()), _hearts(store.folder("heart"), seed)
     return Task(
         model=partial(softmax_regression, data.x.shape[1], 2),
         loss=cross_entropy,
         data=data,
-        name="heart",
         batch_size=4,
         lr=0.01,
         budget=Epochs(1),
-        spec=spec(heart, seed=seed),
+        **name,
     )
 
 
@@ -49,18 +43,15 @@ def wisdm(hidden: int = 64, seed: int = 0) -> Task:
 
     A fifth of each user's windows is the test set. seed: of that split.
     """
-    check(is_count(hidden), "wisdm", "hidden", "an integer >= 1", hidden)
-    check(is_count(seed, 0), "wisdm", "seed", "an integer >= 0", seed)
-    data = _activities(store.folder("wisdm"), seed)
+    name, data = named(wisdm, locals()), _activities(store.folder("wisdm"), seed)
     return Task(
         model=partial(mlp, data.x.shape[1], (hidden,), len(ACTIVITIES)),
         loss=cross_entropy,
         data=data,
-        name="wisdm",
         batch_size=10,
         lr=0.05,
         budget=Epochs(1),
-        spec=spec(wisdm, hidden=hidden, seed=seed),
+        **name,
     )
 
 

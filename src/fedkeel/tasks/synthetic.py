@@ -1,16 +1,14 @@
 """LEAF Synthetic: 1,000 users, 5 classes, 60 features, generated (Caldas et al. 2018, arXiv 1812.01097)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np
 from torch import nn
 
 from ..data import FederatedData
-from ..errors import check, is_count
 from ..task import Task, cross_entropy
 from ..world import UniformSteps
+from .naming import named
 
 CLASSES, FEATURES = 5, 60
 LEAF_SEED = 931231
@@ -25,19 +23,15 @@ def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
     >>> len(synthetic().data.x)
     96374
     """
-    check(is_count(users), "synthetic", "users", "an integer >= 1", users)
-    check(is_count(seed, 0), "synthetic", "seed", "an integer >= 0", seed)
-    given = {k: v for k, v, default in (("users", users, 1000), ("seed", seed, LEAF_SEED)) if v != default}
     return Task(
+        **named(synthetic, locals()),
         model=partial(nn.Linear, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(users, seed),
-        name="synthetic",
         batch_size=5,
         lr=0.01,
         budget=UniformSteps(4, 13),
         target=0.85,
-        spec="synthetic" + (":" if given else "") + ",".join(f"{k}={v}" for k, v in given.items()),
     )
 
 

@@ -1,7 +1,5 @@
 """Texts to classify: news (AG News, 20 Newsgroups) and tweets (Sent140), with a small model on hashed words."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter
@@ -15,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import FederatedData, read, store
-from ..errors import check, is_count
+from ..errors import check
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
-from .naming import spec
+from .naming import named
 from .splitting import dealt
 
 BUCKETS = 10_000
@@ -63,15 +61,14 @@ def agnews(
     The paper fine-tunes DistilBERT; the model here is softmax regression on hashed words (40,004 parameters).
     """
     return Task(
+        **named(agnews, locals()),
         model=partial(WordScores, 4),
         loss=cross_entropy,
         data=_agnews(store.folder("agnews"), alpha, clients, partition, length, seed),
-        name="agnews",
         batch_size=8,
         lr=0.3,
         budget=UniformSteps(10, 25),
         target=0.85,
-        spec=spec(agnews, alpha=alpha, clients=clients, partition=partition, length=length, seed=seed),
     )
 
 
@@ -82,16 +79,14 @@ def newsgroups(
 
     partition: "author" (those with at least `least` posts) or one of the partitions by label, for all training posts.
     """
-    check(is_count(least), "newsgroups", "least", "an integer >= 1", least)
     return Task(
+        **named(newsgroups, locals()),
         model=partial(WordScores, 20),
         loss=cross_entropy,
         data=_newsgroups(store.folder("newsgroups"), partition, clients, alpha, least, length, seed),
-        name="newsgroups",
         batch_size=10,
         lr=3.0,
         budget=Epochs(5),
-        spec=spec(newsgroups, partition=partition, clients=clients, alpha=alpha, least=least, length=length, seed=seed),
     )
 
 
@@ -101,14 +96,13 @@ def sent140(length: int = 32) -> Task:
     The model is softmax regression on hashed words (20,002 parameters).
     """
     return Task(
+        **named(sent140, locals()),
         model=partial(WordScores, 2),
         loss=cross_entropy,
         data=_tweets(store.folder("sent140"), length),
-        name="sent140",
         batch_size=10,
         lr=1.0,
         target=0.7,
-        spec=spec(sent140, length=length),
     )
 
 

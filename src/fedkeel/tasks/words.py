@@ -1,50 +1,42 @@
 """Stack Overflow: the next word, with a client for each user."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import FederatedData, read, store
-from ..errors import check, is_count
 from ..models.text import stackoverflow_lstm
 from ..task import Task
 from ..world import Epochs
-from .naming import spec
+from .naming import named
 
 PAD, BEGIN, END = 0, 1, 2  # then the words, most frequent first, then a last number for all others
 
 
 def stackoverflow(
-    setting: str = "ghbm", clients: int | None = 40_000, limit: int = 500, words: int = 10_000, length: int = 20,
-    test: int = 10_000,
+    setting: Literal["ghbm", "fathom"] = "ghbm", clients: int | None = 40_000, limit: int = 500, words: int = 10_000,
+    length: int = 20, test: int = 10_000,
 ) -> Task:  # fmt: skip
     """Next-word prediction at every place of sentences of 20 words; accuracy counts real words only.
 
     setting: "ghbm" (batches of 16, rate 0.3) or "fathom" (batches of 16, rate 0.32, target 23 %). clients: users, the
     first ones by name; limit: sentences per user at most; test: sentences of the test split.
     """
-    check(setting in ("ghbm", "fathom"), "stackoverflow", "setting", "ghbm or fathom", setting)
-    check(clients is None or is_count(clients), "stackoverflow", "clients", "an integer >= 1 or none", clients)
-    for name, value in (("limit", limit), ("words", words), ("length", length), ("test", test)):
-        check(is_count(value), "stackoverflow", name, "an integer >= 1", value)
     return Task(
+        **named(stackoverflow, locals()),
         model=partial(stackoverflow_lstm, words + 4),
         loss=next_word_loss,
         data=_data(store.folder("stackoverflow"), clients, limit, words, length, test),
-        name="stackoverflow",
         batch_size=16,
         lr=0.3 if setting == "ghbm" else 0.32,
         budget=Epochs(1),
         metric=partial(word_accuracy, other=words + 3),
         target=0.23 if setting == "fathom" else None,
-        spec=spec(stackoverflow, setting=setting, clients=clients, limit=limit, words=words, length=length, test=test),
     )
 
 

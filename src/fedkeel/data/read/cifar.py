@@ -1,7 +1,5 @@
 """The binary version of CIFAR: rows of one or two label bytes and 3,072 pixels, colour by colour."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,15 +1,14 @@
-"""What all readers share: opening a file, and error messages that name it."""
-
-from __future__ import annotations
+"""What all readers share: opening a file, importing an optional package, and errors that name the file."""
 
 import gzip
+import importlib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from ...errors import InputError
+from ...errors import InputError, MissingExtra
 
 
 @contextmanager
@@ -37,6 +36,14 @@ def opened(file: Path) -> BinaryIO:
     with open(file, "rb") as handle:
         zipped = handle.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(file, "rb")) if zipped else open(file, "rb")
+
+
+def optional(module: str, package: str, extra: str, why: str) -> Any:
+    """A module of an optional package, imported on use."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(package, extra, why) from error
 
 
 def broken(file: Path, why: str) -> InputError:

@@ -1,7 +1,5 @@
 """IDX, the format of MNIST, Fashion-MNIST, EMNIST and (as 32-bit integers) of the QMNIST labels."""
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LEAF JSON: folders of files with `users` and `user_data`, the samples of every user under its name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

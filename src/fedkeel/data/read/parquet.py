@@ -1,8 +1,5 @@
 """Parquet, as dataset hubs serve it (needs pyarrow)."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MissingExtra
-from .files import broken, reading
+from .files import broken, optional, reading
 
 
 def parquet(path: Path, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -26,10 +22,7 @@ def parquet(path: Path, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
 def _columns(file: Path, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
     with reading(file, "parquet"), open(file, "rb"):
         pass
-    try:
-        pyarrow: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet", "Reading parquet") from error
+    pyarrow = optional("pyarrow.parquet", "pyarrow", "parquet", "Reading parquet")
     with reading(file, "parquet"), pyarrow.ParquetFile(file) as content:
         names = content.schema_arrow.names
         if missing := [name for name in columns if name not in names]:

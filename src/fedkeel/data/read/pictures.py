@@ -1,17 +1,12 @@
-"""Folders of pictures (needs Pillow), with a CSV or a text file that says whose they are."""
+"""Folders of pictures (needs Pillow), with a CSV or a text file that names their owners."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MissingExtra
-from .files import broken, reading
+from .files import broken, optional, reading
 from .tables import numbered
 
 ENDINGS = (".jpg", ".jpeg", ".png")
@@ -19,11 +14,7 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 
 def picture(file: Path, size: int) -> NDArray[np.uint8]:
     """One picture in colour as `[3, size, size]`: the largest square in its middle, scaled."""
-    try:
-        image: Any = importlib.import_module("PIL.Image")
-        ops: Any = importlib.import_module("PIL.ImageOps")
-    except ImportError as error:
-        raise MissingExtra("Pillow", "images", "Reading pictures") from error
+    image, ops = (optional(f"PIL.{name}", "Pillow", "images", "Reading pictures") for name in ("Image", "ImageOps"))
     with reading(file, "a picture"):
         try:
             with image.open(file) as opened:

@@ -1,7 +1,5 @@
 """Plays by speaking role: Jon Bosak's XML, or JSON lines with `play`, `role` and `speeches`."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple

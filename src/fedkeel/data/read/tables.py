@@ -1,7 +1,5 @@
 """Tables of text: CSV, ARFF, LIBSVM, JSON lines, and the UCI files with `?` for what is missing."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,8 +1,5 @@
 """The files of TensorFlow Federated: HDF5 (needs h5py) and SQLite, client by client."""
 
-from __future__ import annotations
-
-import importlib
 import sqlite3
 import struct
 from collections.abc import Iterator
@@ -12,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import MissingExtra
-from .files import broken, reading
+from .files import broken, optional, reading
 
 Fields = dict[str, Any]  # one entry per field: the values of all samples of a client
 
@@ -25,10 +21,7 @@ def hdf5(file: Path, fields: tuple[str, ...], clients: int | None = None) -> Ite
     """
     with reading(file, "HDF5"), open(file, "rb"):
         pass  # h5py's message for a missing file is long
-    try:
-        h5py: Any = importlib.import_module("h5py")
-    except ImportError as error:
-        raise MissingExtra("h5py", "hdf5", "Reading HDF5") from error
+    h5py = optional("h5py", "h5py", "hdf5", "Reading HDF5")
     with reading(file, "HDF5"), h5py.File(file, "r") as content:
         if "examples" not in content:
             raise broken(file, "it has no 'examples'")
