@@ -71,8 +71,7 @@ def test_no_table_has_an_entry_for_a_class_that_is_gone() -> None:
 def test_every_recipe_prints_its_lines_and_whom_to_cite(name: str) -> None:
     text, algorithm = explain(name), fk.algorithm(name)
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
-    cited = {reference(type(part)) for part in parts} | {RECIPES[name].reference}
-    cited = {paper if isinstance(paper, str) else reference(paper) for paper in cited} - {""}
+    cited = ({reference(type(part)) for part in parts} | {RECIPES[name].reference}) - {""}
     assert {line.removeprefix("  cite: ") for line in text.splitlines() if line.startswith("  cite: ")} == cited
     assert cited or name == "fedavgcm"
     for rule in algorithm.rules:

@@ -161,8 +161,7 @@ def _keys(text: str) -> list[str]:
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
-    papers = [recipes.RECIPES[name].reference for name in names]
-    cited = [paper if isinstance(paper, str) else reference(paper) for paper in papers]
+    cited = [recipes.RECIPES[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
     return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
