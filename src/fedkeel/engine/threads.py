@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from ..aggregate import Sums, Weights, fold
 from ..capacity import Capacity, Level
 from ..errors import InputError, check, is_count
 from ..flat import FlatModel
-from ..messages import Broadcast, Memory, Slots, Update, Work, cost, select
+from ..messages import Broadcast, Slots, Update, Work, cost, select, take_rows
 from ..task import Task
 from ..world import Ints
 from . import Do, kernels
@@ -30,7 +29,7 @@ from .choose import choose, moves_global_generator
 from .gradients.lean import release
 from .memory import Memories
 from .probe import probe
-from .worker import Worker, make_worker
+from .worker import Worker
 
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
@@ -92,8 +91,9 @@ class Local:
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         known = mode == "serial" or not own_loss
-        compile = partial(kernels.compiled, task, mode=mode) if self.compile and known else _nothing
-        used, smaller = compile(model), [compile(level.model) if level else None for level in levels]
+        wanted = self.compile and known
+        used = kernels.compiled(task, model, mode) if wanted else None
+        smaller = [kernels.compiled(task, level.model, mode) if wanted and level else None for level in levels]
         found = [one for one in (used, *smaller) if one]
         if self.compile and not found:
             what = "this model" if known else "a loss that a rule changes"
@@ -106,18 +106,14 @@ class Local:
 
         def worker() -> Worker:
             own = [
-                make_worker(task, level.model, mode, seed, globally, use, level.flops) if level else None
+                Worker(task, level.model, mode, seed, globally, use, level.flops) if level else None
                 for level, use in zip(levels, smaller, strict=True)
             ]
-            return make_worker(task, model, mode, seed, globally, used, levels=own)
+            return Worker(task, model, mode, seed, globally, used, levels=own)
 
         chunk = self.chunk or (1 if mode == "serial" else 64)
         made = [worker() for _ in range(workers)]
         return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(found))
-
-
-def _nothing(model: FlatModel) -> None:
-    return None
 
 
 class Threads:
@@ -176,7 +172,7 @@ class Threads:
                 own, message = worker, broadcast
                 if group.levels is not None:
                     own, message = worker.level(group.levels[0]), messages[group.levels[0]]
-                update = do(own, message, group, self._memory_of(group.clients))
+                update = do(own, message, group, self._memories.read(group.clients))
                 update = replace(update, counts=update.counts | cost(message, update))
                 if update.memory and len(update.clients):
                     remembered.append((update.clients, update.memory))
@@ -191,12 +187,6 @@ class Threads:
         for found, remembered in self.map(chunk, range(0, len(work.clients), self.chunk)):
             self._pending.setdefault(work.version, []).extend(remembered)
             yield from found
-
-    def _memory_of(self, clients: Ints) -> Memory:
-        """What these clients remember."""
-        if not self._memories.tables:  # nobody remembers anything
-            return Memory({}, np.zeros(len(clients), dtype=np.int64))
-        return self._memories.read(clients)
 
     def _groups(self, work: Work) -> Iterator[Work]:
         """The clients that train together: one in serial mode, else all of a chunk that have the same level."""
@@ -252,8 +242,7 @@ class Threads:
 
 
 def _rows(owners: Ints, slots: Slots, rows: Ints) -> tuple[Ints, Slots]:
-    index = select(rows, len(owners))
-    return owners[rows], {slot: {name: v[index] for name, v in kept.items()} for slot, kept in slots.items()}
+    return owners[rows], take_rows(slots, select(rows, len(owners)))
 
 
 def own_copy(update: Update, model: FlatModel) -> Update:

@@ -51,12 +51,22 @@ class Lockstep:
         """(gradients, values) at y; `loss` replaces the task's, and reads z where `represents`."""
         if loss is None:
             return self.plain(y, batch.x, batch.y, batch.share)
-        with torch.enable_grad():
-            leaf = y.detach().requires_grad_()
+
+        def values(leaf: Tensor) -> Tensor:
             z, output = self.both(leaf, batch.x) if represents else (None, self.outputs(leaf, batch.x))
-            value = mean(loss(z, output, batch.y), batch.share)
-            (g,) = torch.autograd.grad(value.sum(), leaf)
-        return g, value.detach()[:, None]
+            return mean(loss(z, output, batch.y), batch.share)
+
+        g, value = differentiate(values, y)
+        return g, value[:, None]
+
+
+def differentiate(values: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """(the derivative of the sum of the values, the values) at this point, by autograd."""
+    with torch.enable_grad():
+        leaf = point.detach().requires_grad_()
+        found = values(leaf)
+        (d,) = torch.autograd.grad(found.sum(), leaf)
+    return d, found.detach()
 
 
 def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
@@ -69,9 +79,9 @@ def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
     return vmap(one)
 
 
-def losses_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
+def losses_of(loss: Loss, output: Tensor, y: Tensor) -> Tensor:
     """Every sample's loss: it needs no other sample, so those of all clients can stand in one batch."""
-    return task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+    return loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
 
 def mean(losses: Tensor, share: Tensor | None) -> Tensor:
@@ -95,11 +105,8 @@ def plain_gradients(task: Task, model: FlatModel) -> Plain:
         return layers.backward(kept, d), mean(losses, share)[:, None]
 
     def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = y.detach().requires_grad_()
-            loss = mean(losses_of(task, outputs(leaf, x), target), share)
-            (g,) = torch.autograd.grad(loss.sum(), leaf)
-        return g, loss.detach()[:, None]
+        g, value = differentiate(lambda leaf: mean(losses_of(task.loss, outputs(leaf, x), target), share), y)
+        return g, value[:, None]
 
     return by_autograd if layers is None else by_hand
 
@@ -194,12 +201,8 @@ def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """`(losses, d)` of outputs `[clients, batch, ...]`: each sample's loss, and its derivative by the outputs."""
 
     def by_autograd(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = output.detach().requires_grad_()
-            # A loss gives one value per sample, so the samples of all clients can stand in one batch.
-            losses = loss(leaf.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
-            (d,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), d
+        d, losses = differentiate(lambda leaf: losses_of(loss, leaf, y), output)
+        return losses, d
 
     def of_cross_entropy(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if output.ndim != 3 or y.ndim != 2 or y.is_floating_point():
