@@ -184,7 +184,9 @@ def algorithm(text: str) -> Algorithm:
     server = servers[0] if servers else SGD()
     if "server_lr" in settings:
         server = replace(server, lr=settings["server_lr"])
-    usual = settings.get("weights") or _default_weights(client, chosen)
+    guesses = any(isinstance(rule, rules.Guess) for rule in chosen)
+    plain = guesses and isinstance(client, Adam)  # the first GEL paper, with Adam clients, takes the plain mean
+    usual = settings.get("weights") or ("uniform" if plain else "samples")
     weighing: Any = common.get("weights") or (weights[0] if weights else usual)
     capacities = [_make(recipe.capacity, keys) for recipe, keys in owned if recipe.capacity]
     capacities += [only(settings["level"])] if settings.get("level") is not None else []
@@ -210,12 +212,6 @@ def _client(
     if kind.finds_rate and "lr" not in given:  # do not use another recipe's default rate
         own = own[1:]
     return kind(**keys, **{key: settings[key] for key in own if key in settings})
-
-
-def _default_weights(client: Optimizer, chosen: list[Rule]) -> str:
-    # The first GEL paper, with Adam clients, takes the plain mean.
-    guesses = any(isinstance(rule, rules.Guess) for rule in chosen)
-    return "uniform" if guesses and isinstance(client, Adam) else "samples"
 
 
 def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:

@@ -117,7 +117,7 @@ class Local:
 
 
 class Threads:
-    """Running workers in threads of this process, and the memories of their clients."""
+    """An `Engine`: running workers in threads of this process, and the memories of their clients."""
 
     def __init__(
         self,
@@ -141,7 +141,6 @@ class Threads:
         self.pool = ThreadPoolExecutor(len(workers), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
 
     def close(self) -> None:
-        """Let the workers go."""
         self.pool.shutdown(wait=True, cancel_futures=True)
         for worker in self.all:
             for one in worker.every():
@@ -199,7 +198,6 @@ class Threads:
                 yield from (group.rows(np.flatnonzero(group.levels == level)) for level in np.unique(group.levels))
 
     def commit(self, version: int, clients: Sequence[int]) -> None:
-        """The server accepted what these clients sent from this version: they remember it from now on."""
         waiting = []
         for owners, slots in self._pending.pop(version, []):
             accepted = np.isin(owners, clients)
@@ -212,11 +210,9 @@ class Threads:
             self._pending[version] = waiting
 
     def memories(self) -> Memories:
-        """What clients remember, for a checkpoint."""
         return self._memories
 
     def restore(self, memories: Memories) -> None:
-        """Go on with the memories of a checkpoint."""
         self._memories = memories
 
     def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:

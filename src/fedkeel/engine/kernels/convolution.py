@@ -9,7 +9,7 @@ where torch's is exactly zero, since all it is made of is, this may be a million
 from __future__ import annotations
 
 import ctypes
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...flat import FlatModel
 from ..gradients.lean import HOOKS, is_plain, special
-from .native import EXACT, addresses, again_by_torch, build, ordinary, written
+from .native import EXACT, addresses, build, ordinary, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
 PADDINGS = tuple((n, n) for n in range(SIDE))
@@ -133,21 +133,18 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), (by_x, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            # no derivative depends on its value
-            bias = weight.new_zeros(len(weight), requires_grad=True) if by_bias else None
-            return *again_by_torch(
-                partial(_plain, ctx.padding), (x, weight, bias), (by_x, by_weight, by_bias), [d]
-            ), None
+        if torch.is_grad_enabled():  # create_graph: by torch, since what C returns has no derivative
+            bias = weight.new_zeros(len(weight), requires_grad=True) if by_bias else None  # its value does not matter
+            needed = (by_x, by_weight, by_bias)
+            asked = [part for part, need in zip((x, weight, bias), needed, strict=True) if need]
+            y = nn.functional.conv2d(x, weight, bias, padding=ctx.padding)
+            found = iter(torch.autograd.grad(y, asked, d, create_graph=True))
+            return *(next(found) if need else None for need in needed), None
         d = d.contiguous(memory_format=torch.channels_last)
         dx, d_weight = torch.empty_like(x) if by_x else None, torch.empty_like(weight) if by_weight else None
         d_bias, room = weight.new_empty(len(weight)), _room(weight)
         library(weight.shape[-1]).backward(*ctx.sizes, *addresses(x, weight, d, dx, d_weight, d_bias, room))
         return dx, d_weight, d_bias if by_bias else None, None
-
-
-def _plain(padding: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
-    return (nn.functional.conv2d(x, weight, bias, padding=padding),)
 
 
 def _room(weight: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -79,17 +78,3 @@ def ordinary(*parts: Any) -> bool:
         and not part.is_neg()  # a sign that is only noted
         for part in parts
     )
-
-
-def again_by_torch(
-    function: Callable[..., Any],
-    inputs: Sequence[Tensor | None],
-    needed: Sequence[bool],
-    slopes: Sequence[Tensor | None],
-) -> tuple[Tensor | None, ...]:
-    """A way back with `create_graph`: by torch, since what C returns has no derivative."""
-    ends = [end for end, slope in zip(function(*inputs), slopes, strict=True) if slope is not None]
-    asked = [given for given, need in zip(inputs, needed, strict=True) if given is not None and need]
-    outer = [slope for slope in slopes if slope is not None]
-    found = iter(torch.autograd.grad(ends, asked, outer, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)
