@@ -123,7 +123,7 @@ class Site:
         return self._gradient
 
     def is_own(self, y: Tensor) -> bool:
-        """Whether these are the clients' own models, not another point that somebody asks about."""
+        """Whether these are the clients' own models, not another point at which a rule needs a gradient."""
         return y is self._own
 
     def _task_loss(self, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:

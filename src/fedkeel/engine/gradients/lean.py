@@ -58,7 +58,7 @@ class PoolFirst:
 
 
 def _commute(first: nn.Module, second: nn.Module) -> bool:
-    """Whether ReLU and pooling can be swapped unnoticed: no in-place change, no dilation, no hooks."""
+    """Whether ReLU and pooling can be swapped without another result: no in-place change, no dilation, no hooks."""
     if not is_plain(first, nn.ReLU) or not is_plain(second, nn.MaxPool2d):
         return False
     plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))

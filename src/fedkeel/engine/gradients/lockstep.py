@@ -163,7 +163,7 @@ class Chain:
                     found.append(d.sum(1))
                 found.append((d.mT @ rows).flatten(1))
                 if len(found) == len(self.sizes):
-                    break  # nobody asks for the derivative by the data
+                    break  # the derivative by the data is not needed
                 d = (d @ other).view(x.shape)
             elif isinstance(layer, nn.Flatten):
                 d = d.view(x.shape)
@@ -173,14 +173,14 @@ class Chain:
 
 
 def chain(module: nn.Module) -> Chain | None:
-    """The module as a chain; None for a module that is none."""
+    """The module as a chain; None if it is not one."""
     layers = list(_layers(module))
     if not all(type(layer) in (nn.Linear, nn.Flatten, *DERIVATIVE) for layer in layers):
         return None
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
     if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
-        return None  # what looks on may also change
+        return None  # a hook may change what a layer returns
     if any("forward" in vars(layer) for layer in module.modules()):
         return None  # it does not do what its class says
     own = [parameter for layer in layers for parameter in layer.parameters()]
@@ -219,5 +219,5 @@ def is_cross_entropy(loss: Loss) -> bool:
     """Whether a loss is known to be plain cross-entropy: ours, or torch's own class without extras."""
     if type(loss) is nn.CrossEntropyLoss:
         plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "none"
-        return plain and loss.ignore_index < 0  # labels are not negative, so such an index ignores nobody
+        return plain and loss.ignore_index < 0  # labels are not negative, so such an index ignores no sample
     return loss is cross_entropy

@@ -36,7 +36,7 @@ def layers(model: FlatModel) -> list[nn.Conv2d]:
 
 
 def reached(model: FlatModel, x: Tensor) -> bool:
-    """Whether x, on its way through the model, comes to such a layer at a size for which C was written."""
+    """Whether the model, applied to x, uses such a layer at a size for which C was written."""
     found: list[bool] = []
 
     def look(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -44,7 +44,7 @@ def reached(model: FlatModel, x: Tensor) -> bool:
 
     if not layers(model):
         return False
-    replica = model.replica()  # with hooks of ours, which the model does not get
+    replica = model.replica()  # the hooks are put on a copy
     for layer in layers(replica):
         layer.register_forward_pre_hook(look)
     replica.module.eval()
@@ -59,7 +59,7 @@ def install(model: FlatModel) -> list[Compiled]:
 
 
 def known(layer: nn.Conv2d) -> bool:
-    """A square kernel, every step, no groups, nothing but zeros around an image, and nobody who looks on."""
+    """Whether C has this layer: a square kernel, stride 1, no dilation or groups, zero padding, no hooks."""
     (kernel, wide), (inside, outside) = layer.kernel_size, (layer.in_channels, layer.out_channels)
     plain = layer.groups == 1 and layer.stride == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     square = kernel == wide and kernel in KERNELS and layer.padding in PADDINGS
@@ -97,7 +97,7 @@ class Compiled:
         return self.train(input)
 
     def fits(self, x: Tensor) -> bool:
-        """Whether x, and the weights as they are now, are what C takes for granted."""
+        """Whether x and the current weights have the types and shapes that C assumes."""
         layer, bias = self.layer, self.layer.bias
         if not ordinary(x, layer.weight, *([] if bias is None else [bias])):
             return False

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
+# Infinities and NaN keep their meaning, since they show that a client diverged; LOOSE also allows sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
 PATIENCE = 120  # seconds
@@ -28,7 +28,7 @@ class NoCompiler(RuntimeError):
 
 
 def addresses(*parts: Tensor | None) -> list[int | None]:
-    """Where these are, while whoever asks keeps them."""
+    """The addresses of these tensors, which the caller must keep alive."""
     return [None if part is None else part.data_ptr() for part in parts]
 
 
@@ -64,7 +64,7 @@ def _build(text: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL | st
                 return f"the C compiler {compiler!r} did not finish within {PATIENCE} s"
             if done.returncode == 0:
                 return ctypes.CDLL(str(made))
-    lines = done.stderr.strip().splitlines() or ["without a word"]
+    lines = done.stderr.strip().splitlines() or ["no message"]
     return f"the C compiler {compiler!r} failed: {next((line for line in lines if 'error' in line), lines[0])}"
 
 
