@@ -116,29 +116,26 @@ class Local:
         return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(found))
 
 
+@dataclass(eq=False)
 class Threads:
     """An `Engine`: running workers in threads of this process, and the memories of their clients."""
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        mode: str,
-        reason: str,
-        chunk: int,
-        memories: Memories,
-        capacity: Capacity | None = None,
-        levels: Sequence[Level | None] = (),
-        compiled: bool = False,
-    ) -> None:
-        self.all, self.compiled = list(workers), compiled
-        self.mode, self.reason, self.chunk, self.capacity, self.levels = mode, reason, chunk, capacity, levels
-        self._memories = memories
+    all: list[Worker]
+    mode: str
+    reason: str
+    chunk: int
+    _memories: Memories
+    capacity: Capacity | None
+    levels: Sequence[Level | None]
+    compiled: bool
+
+    def __post_init__(self) -> None:
         self._pending: dict[int, list[tuple[Ints, Slots]]] = {}  # by version: what clients remember if it is accepted
         torch.empty(FREED, dtype=torch.uint8)  # from now on a client's vectors are the last one's, not fresh pages
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        for worker in workers:
+        for worker in self.all:
             self.idle.put(worker)
-        self.pool = ThreadPoolExecutor(len(workers), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(len(self.all), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
 
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from ...data.batches import Batch
 from ...flat import FlatModel
 from ...task import Loss, Task, cross_entropy
-from .lean import HOOKS
+from .lean import hooked
 from .split import Split
 
 if TYPE_CHECKING:
@@ -179,12 +179,10 @@ def chain(module: nn.Module) -> Chain | None:
         return None
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
-    if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
-        return None  # a hook may change what a layer returns
-    if any("forward" in vars(layer) for layer in module.modules()):
-        return None  # it does not do what its class says
-    own = [parameter for layer in layers for parameter in layer.parameters()]
-    if not own or len(own) != len(list(module.parameters())):
+    if any(hooked(layer) or "forward" in vars(layer) for layer in module.modules()):
+        return None  # it may not do what its class says
+    own = sum(len(list(layer.parameters())) for layer in layers)
+    if not own or own != len(list(module.parameters())):
         return None  # what two layers share is in the vector once
     return Chain(module)
 

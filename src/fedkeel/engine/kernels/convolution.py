@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ...flat import FlatModel
-from ..gradients.lean import HOOKS, is_plain, special
+from ..gradients.lean import hooked, is_plain, special
 from .native import EXACT, addresses, build, ordinary, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
@@ -63,7 +63,7 @@ def known(layer: nn.Conv2d) -> bool:
     (kernel, wide), (inside, outside) = layer.kernel_size, (layer.in_channels, layer.out_channels)
     plain = layer.groups == 1 and layer.stride == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     square = kernel == wide and kernel in KERNELS and layer.padding in PADDINGS
-    changed = "_conv_forward" in vars(layer) or any(getattr(layer, kind) for kind in HOOKS) or is_parametrized(layer)
+    changed = "_conv_forward" in vars(layer) or hooked(layer) or is_parametrized(layer)
     sized = inside % UNIT == outside % UNIT == 0 and inside * outside <= WIDEST
     return plain and square and sized and not changed
 
