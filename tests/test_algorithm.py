@@ -125,7 +125,7 @@ def due(one, two):
     kept = [name for name in (one, two) if any(map(keeps_vectors, fk.algorithm(name).rules))]
     if kept and (RECIPES[one].capacity or RECIPES[two].capacity):
         return "vectors of the whole model"
-    if one == two and RECIPES[one].rules:
+    if one == two and RECIPES[one].rule:
         return "appears twice"
     return None
 

@@ -11,7 +11,7 @@ import fedkeel as fk
 from fedkeel import notation
 from fedkeel.aggregate import WEIGHTS
 from fedkeel.capacity import CAPACITIES
-from fedkeel.explain import _optimizer, _weighing, explain, explained, reference
+from fedkeel.explain import _formulas, _optimizer, _weighing, explain, explained, reference
 from fedkeel.legal import REPLACES_DELTA
 from fedkeel.recipes import OPTIMIZERS, RECIPES
 from fedkeel.rules import RULES
@@ -32,7 +32,7 @@ def formulas(rule: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", RULES.values())
 def test_every_rule_has_an_entry_of_its_own_with_lines_at_known_places(kind: Any) -> None:
-    entry = notation.RULES_EXPLAINED[kind]
+    entry = notation.EXPLAINED[kind]
     assert entry.reference or kind in NO_PAPER
     lines = formulas(kind())
     assert lines
@@ -55,24 +55,21 @@ def test_all_weights_have_an_entry_of_their_own(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", CAPACITIES.values())
 def test_every_capacity_has_an_entry_of_its_own(kind: Any) -> None:
-    entry = notation.CAPACITIES_EXPLAINED[kind]
-    assert entry.reference
-    assert {"send", "serve"} <= set(entry.lines(kind())) <= PLACES
+    assert notation.EXPLAINED[kind].reference
+    assert {"send", "serve"} <= set(_formulas(kind(), fk.Algorithm())) <= PLACES
 
 
 def test_no_table_has_an_entry_for_a_class_that_is_gone() -> None:
-    assert set(notation.RULES_EXPLAINED) == set(RULES.values())
+    assert set(notation.EXPLAINED) == {*RULES.values(), fk.Widths.__base__, *CAPACITIES.values()}
     assert set(notation.OPTIMIZERS_EXPLAINED) == set(OPTIMIZERS.values())
     assert set(notation.WEIGHTS_EXPLAINED) == set(WEIGHTS.values())
-    assert set(notation.CAPACITIES_EXPLAINED) == {fk.Widths.__base__, *CAPACITIES.values()}
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_prints_its_lines_and_whom_to_cite(name: str) -> None:
     text, algorithm = explain(name), fk.algorithm(name)
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
-    cited = {reference(type(part)) for part in parts} | {RECIPES[name].reference}
-    cited = {paper if isinstance(paper, str) else reference(paper) for paper in cited} - {""}
+    cited = ({reference(type(part)) for part in parts} | {RECIPES[name].reference}) - {""}
     assert {line.removeprefix("  cite: ") for line in text.splitlines() if line.startswith("  cite: ")} == cited
     assert cited or name == "fedavgcm"
     for rule in algorithm.rules:
@@ -110,7 +107,7 @@ def test_a_users_own_rule_is_explained_as_nothing_but_its_name() -> None:
 
 def test_a_users_own_rule_is_explained_by_the_entry_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = notation.Explained("Me 2026", {"gradient": "g <- g / 2"}, client=("half",))
-    monkeypatch.setitem(notation.RULES_EXPLAINED, Halved, entry)
+    monkeypatch.setitem(notation.EXPLAINED, Halved, entry)
     text = explain(fk.Algorithm(rules=[Halved()]))
     assert "      g <- g / 2\n" in text
     assert "half (halved)" in text
@@ -119,7 +116,7 @@ def test_a_users_own_rule_is_explained_by_the_entry_it_is_given(monkeypatch: pyt
 
 def test_a_class_made_at_run_time_is_explained_as_its_ancestor() -> None:
     kind = type("Nearer", (fk.Proximal,), {})
-    assert explained(kind(0.1)) is notation.RULES_EXPLAINED[fk.Proximal]
+    assert explained(kind(0.1)) is notation.EXPLAINED[fk.Proximal]
     assert nearest(notation.OPTIMIZERS_EXPLAINED, type("Mine", (fk.SPS,), {})) is notation.OPTIMIZERS_EXPLAINED[fk.SPS]
 
 

@@ -13,7 +13,6 @@ import fedkeel as fk
 from fedkeel.data.batches import Batch
 from fedkeel.engine.gradients import Serial
 from fedkeel.engine.gradients import lean as leanly
-from fedkeel.engine.gradients.lean import lean
 from fedkeel.engine.worker import Worker
 
 
@@ -156,9 +155,7 @@ def trial(name):
 
 def worker_of(task, model):
     """As the engine makes it: lean, on a replica of its own."""
-    replica = model.replica()
-    lean(replica)
-    return Worker(task, model.flat, Serial(task, replica), 0)
+    return Worker(task, model, "serial", 0)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,28 +22,21 @@ def refusal(make: Any) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("table", ["REFUSES", "UNFIT", "WARNS", "NEEDS_WHOLE_MODEL"])
-def test_every_rule_has_an_entry_of_its_own_in_every_table(table: str) -> None:
-    kinds = set(getattr(legal, table))
-    optimizers = set(OPTIMIZERS.values()) if table == "REFUSES" else set()
-    assert kinds == set(RULES.values()) | optimizers
+def test_every_part_has_an_entry_of_its_own() -> None:
+    assert set(legal.REASONS) == {*RULES.values(), *OPTIMIZERS.values()}
 
 
-def test_the_table_of_whole_models_agrees_with_the_hooks_of_our_rules() -> None:
-    exceptions = {fk.Fathom, fk.OwnClasses}  # they send numbers, and which elements count
-    for kind, needs in legal.NEEDS_WHOLE_MODEL.items():
-        defines = any(map(kind().defines, legal.VECTOR_HOOKS))
-        assert needs == (defines and kind not in exceptions), kind
+WITHOUT_VECTORS = {fk.Proximal, fk.Guess, fk.Schedule, fk.SelfDistillation, fk.Fathom, fk.OwnClasses}
 
 
-@pytest.mark.parametrize("kind", [kind for kind, needs in legal.NEEDS_WHOLE_MODEL.items() if needs])
+@pytest.mark.parametrize("kind", [kind for kind in RULES.values() if kind not in WITHOUT_VECTORS])
 def test_rules_with_vectors_of_the_whole_model_are_refused_with_levels(kind: Any) -> None:
     why = refusal(lambda: fk.Algorithm(rules=[kind()], capacity=fk.Widths()))
     assert why is not None
     assert "keeps or sends vectors of the whole model" in why
 
 
-@pytest.mark.parametrize("kind", [kind for kind, needs in legal.NEEDS_WHOLE_MODEL.items() if not needs])
+@pytest.mark.parametrize("kind", sorted(WITHOUT_VECTORS, key=str))
 def test_rules_without_go_with_levels(kind: Any) -> None:
     fk.Algorithm(client=fk.SGD(momentum=0.9), rules=[kind()], capacity=fk.Exits())
 
@@ -77,14 +70,13 @@ def test_a_users_own_rule_is_judged_by_its_hooks() -> None:
 
 
 def test_a_users_own_rule_may_get_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(legal.NEEDS_WHOLE_MODEL, Recalls, False)
-    monkeypatch.setitem(legal.REFUSES, Bends, lambda rule, algorithm: "Use Recalls.")
-    monkeypatch.setitem(
-        legal.WARNS, Bends, lambda rule, algorithm, participation, steps: f"C={participation}, J={steps}"
-    )
+    monkeypatch.setitem(legal.REASONS, Recalls, legal.Reasons(numbers_only=True))
+    refused = legal.Reasons(refuses=lambda rule, algorithm: "Use Recalls.")
+    warned = legal.Reasons(warns=lambda rule, algorithm, participation, steps: f"C={participation}, J={steps}")
+    monkeypatch.setitem(legal.REASONS, Bends, refused)
     assert refusal(lambda: fk.Algorithm(rules=[Recalls()], capacity=fk.Widths())) is None
     assert refusal(lambda: fk.Algorithm(rules=[Bends()])) == "Use Recalls."
-    monkeypatch.delitem(legal.REFUSES, Bends)
+    monkeypatch.setitem(legal.REASONS, Bends, warned)
     assert legal.warnings_of(fk.Algorithm(rules=[Bends()]), 0.5, 3) == ["C=0.5, J=3"]
 
 

@@ -146,9 +146,7 @@ class Sums:
             return None
         samples, losses = torch.cat(self.samples).double(), torch.cat(self.losses).double()
         mean = float((samples * losses).sum() / samples.sum())
-        return (
-            mean if math.isfinite(mean) else None
-        )  # the loss may overflow although the update is finite; JSON has no inf
+        return mean if math.isfinite(mean) else None  # it may overflow although the update is finite; JSON has no inf
 
 
 def fold(update: Update, weights: Weights) -> Sums:

@@ -31,7 +31,7 @@ from . import recipes, wire
 from .algorithm import Algorithm
 from .data import FederatedData
 from .data.batches import Batch
-from .engine import Do, Engine
+from .engine import Do
 from .engine.threads import Local
 from .errors import InputError
 from .messages import Broadcast, Facts, Memory, Update, Work, flatten
@@ -189,12 +189,12 @@ def check_bytes(
 
     >>> check_bytes("fedavg")
     """
-    post = Post()
-    run = _run(algorithm, task, world, engine=Tapped(mode, workers=1, post=post))
+    engine = Tapped(mode, workers=1)
+    run = _run(algorithm, task, world, engine=engine)
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):
         t, clients = row["round"], row["clients"] + row["dropped"]
-        down, up = down + post.down.get(t, 0), up + post.up.get(t, 0)
+        down, up = down + engine.down.get(t, 0), up + engine.up.get(t, 0)
         for name, real in (("bytes_down", down), ("bytes_up", up)):
             counted = row[name]
             assert counted == real, f"{name} is {counted} after round {t}; the messages' tensors have {real} bytes"
@@ -261,12 +261,18 @@ def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = Non
         check_bytes(algorithm, mode)
 
 
-class Post:
-    """Serializes all messages and counts their bytes."""
+@dataclass(frozen=True)
+class Tapped(Local):
+    """The local engine, with messages that are serialized and read back; counts their bytes."""
 
-    def __init__(self) -> None:
-        self.down: dict[int, int] = {}  # bytes by round, all clients
-        self.up: dict[int, int] = {}
+    down: dict[int, int] = field(default_factory=dict)  # bytes by round, all clients
+    up: dict[int, int] = field(default_factory=dict)
+
+    def start(self, *given: Any) -> Any:
+        engine: Any = super().start(*given)
+        run = engine.run
+        engine.run = lambda do, *more: run(partial(self.read, do), *more)
+        return engine
 
     def read(self, do: Do, worker: Any, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
         """Call `do` on messages that were serialized and read back."""
@@ -282,29 +288,6 @@ class Post:
             sent += [update.delta, *(rows for rows in update.buffers.values() if rows.is_floating_point())]
         self.up[t] = self.up.get(t, 0) + clients * sum(rows[0].nbytes for rows in sent)
         return update
-
-
-@dataclass(frozen=True)
-class Tapped(Local):
-    """The local engine, whose messages a `Post` counts."""
-
-    post: Post = field(default_factory=Post)
-
-    def start(self, *given: Any) -> Any:
-        return Tap(super().start(*given), self.post)
-
-
-class Tap:
-    """An engine whose messages a `Post` counts."""
-
-    def __init__(self, engine: Engine, post: Post) -> None:
-        self.engine, self.post = engine, post
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-    def run(self, do: Do, *given: Any) -> Any:
-        return self.engine.run(partial(self.post.read, do), *given)
 
 
 def _algorithm(algorithm: Algorithm | str) -> Algorithm:

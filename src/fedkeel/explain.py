@@ -1,7 +1,6 @@
 """`fedkeel explain`: an algorithm in paper notation, assembled from its parts.
 
-`notation.py` has the parts: a table for each kind, keyed by class. A rule that is in no table, such as a user's own, is
-printed by name only.
+`notation.py` has the parts, keyed by class. A rule without an entry, such as a user's own, is printed by name only.
 """
 
 from __future__ import annotations
@@ -9,21 +8,16 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor, nn
 
 from . import grammar, recipes
 from .algorithm import Algorithm
 from .capacity import Capacity
-from .data import FederatedData
 from .errors import StabilityWarning
-from .notation import CAPACITIES_EXPLAINED, OPTIMIZERS_EXPLAINED, RULES_EXPLAINED, WEIGHTS_EXPLAINED, Explained
+from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
 from .optim import Optimizer
 from .rule import Rule
 from .tables import nearest
-from .task import Task
-from .world import FixedSteps, World
-
-TOY = 8  # parameters of the toy model on which traffic is counted
+from .toys import toy, toy_world
 
 
 def explain(given: str | Algorithm) -> str:
@@ -57,9 +51,9 @@ def explain(given: str | Algorithm) -> str:
     return "\n".join([*out, *_references(names, algorithm)])
 
 
-def explained(rule: Rule) -> Explained:
-    """The entry of this rule; an empty one for a rule that has none."""
-    return nearest(RULES_EXPLAINED, type(rule)) or Explained()
+def explained(part: Rule | Capacity) -> Explained:
+    """The entry of this rule or capacity; an empty one if it has none."""
+    return nearest(EXPLAINED, type(part)) or Explained()
 
 
 def reference(kind: type) -> str:
@@ -69,7 +63,7 @@ def reference(kind: type) -> str:
     >>> reference(FedCM)
     'Xu et al. 2021, FedCM (arXiv 2106.10874)'
     """
-    entry = nearest(RULES_EXPLAINED, kind) or nearest(OPTIMIZERS_EXPLAINED, kind) or nearest(CAPACITIES_EXPLAINED, kind)
+    entry = nearest(EXPLAINED, kind) or nearest(OPTIMIZERS_EXPLAINED, kind)
     return entry.reference if entry else ""
 
 
@@ -78,11 +72,8 @@ def _headed(head: str, lines: list[str]) -> list[str]:
 
 
 def _formulas(part: Rule | Capacity, algorithm: Algorithm) -> dict[str, str]:
-    if isinstance(part, Rule):
-        formulas = explained(part).formulas
-        return formulas(part, algorithm) if callable(formulas) else formulas
-    entry = nearest(CAPACITIES_EXPLAINED, type(part))
-    return entry.lines(part) if entry else {}
+    formulas = explained(part).formulas
+    return formulas(part, algorithm) if callable(formulas) else formulas
 
 
 def _lines(algorithm: Algorithm, place: str) -> list[str]:
@@ -121,12 +112,11 @@ def _weighing(algorithm: Algorithm) -> str:
 
 
 def _kept(algorithm: Algorithm) -> list[str]:
-    task, world = _toy()
-    toy = algorithm.resolve(task, world)
-    x = torch.zeros(TOY)
-    server = ["x", *(name for name, value in toy.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
+    known = algorithm.resolve(toy(), toy_world())
+    x = torch.zeros(2)
+    server = ["x", *(name for name, value in known.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
     clients: list[str] = []
-    for rule in toy.rules:
+    for rule in known.rules:
         entry = explained(rule)
         if entry.stateful(rule):
             server += [f"{name} ({rule.slot})" for name in entry.server]
@@ -140,12 +130,12 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
     if algorithm.capacity is not None:
         return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
-    task, world = _toy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StabilityWarning)  # it would be about the toy
-        run = train(task, algorithm, world, rounds=8, engine="serial")
+        run = train(toy(), algorithm, toy_world(), rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
-    down, up = ((after[key] - before[key]) / (after["clients"] * TOY * 4) for key in ("bytes_down", "bytes_up"))
+    model = after["clients"] * run.params.nbytes
+    down, up = ((after[key] - before[key]) / model for key in ("bytes_down", "bytes_up"))
     times = f"{(down + up) / 2:g}x FedAvg"
     notes = [entry.traffic for rule in algorithm.rules if (entry := explained(rule)).traffic and entry.stateful(rule)]
     return [
@@ -161,29 +151,7 @@ def _keys(text: str) -> list[str]:
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
-    papers = [recipes.RECIPES[name].reference for name in names]
-    cited = [paper if isinstance(paper, str) else reference(paper) for paper in papers]
+    cited = [recipes.RECIPES[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
     return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
-
-
-class _Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.point = nn.Parameter(torch.zeros(TOY))
-
-    def represent(self, centre: Tensor) -> Tensor:
-        return self.point - centre
-
-    def classify(self, z: Tensor) -> Tensor:
-        return z
-
-    def forward(self, centre: Tensor) -> Tensor:
-        return self.classify(self.represent(centre))
-
-
-def _toy() -> tuple[Task, World]:
-    data = FederatedData.from_arrays(torch.arange(4.0)[:, None].repeat(1, TOY), [0] * 4, clients=[0, 1, 2, 3])
-    task = Task(model=_Point, loss=lambda output, _: output.square().mean(-1), data=data, lr=0.01)
-    return task, World(cohort=2, budget=FixedSteps(2), expected_steps=4, sampler="cyclic")

@@ -31,15 +31,6 @@ class Place:
     client: int = 0
     step: int = 0
 
-    def enter(self, seed: int, round: int, client: int) -> None:
-        """Set client and round."""
-        self.seed = seed
-        self.round, self.client = round, client
-
-    def begin(self, step: int) -> None:
-        """Set the local step."""
-        self.step = step
-
     def torch_seed(self, module: int) -> int:
         return draws.torch_seed(self.seed, f"dropout-{module}", self.round, self.client, self.step)
 

@@ -4,10 +4,10 @@ refuse_illegal   when an algorithm is put together
 check_fit        when its task and world are known
 warnings_of      before it runs
 
-Parts hold formulas only; these tables, keyed by class, hold the reasons. Each of our parts has an entry, so none is
-forgotten. A subclass inherits its nearest ancestor's, and a user's own rule may get one:
+Parts hold formulas only; the table REASONS, keyed by class, holds the reasons. Each of our parts has an entry, so none
+is forgotten. A subclass inherits its nearest ancestor's, and a user's own rule may get one:
 
-    fedkeel.legal.REFUSES[MyRule] = lambda rule, algorithm: "Use SGD clients." if ... else None
+    fedkeel.legal.REASONS[MyRule] = Reasons(refuses=lambda rule, algorithm: "Use SGD clients." if ... else None)
 
 `algorithm.py` imports this module when the first algorithm is made, because every rule is imported here.
 """
@@ -15,7 +15,8 @@ forgotten. A subclass inherits its nearest ancestor's, and a user's own rule may
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,49 +26,27 @@ from . import rules
 from .capacity import Exits
 from .errors import InputError
 from .flat import halves, seeded
-from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
+from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Optimizer, Yogi
+from .rule import Rule
 from .tables import nearest
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
-    from .rule import Rule
     from .task import Task
     from .world import World
 
 REPLACES_DELTA = (rules.FedDyn, rules.AdaBest, rules.FedADC)  # rules whose `serve` returns another Delta
-GIVES_COVER = (rules.OwnClasses,)  # rules whose `finish` says which elements of an update count
-ONCE_BY_CLASS = {  # what one rule of an algorithm may do, and the rules that do it
-    "replace the server's update": REPLACES_DELTA,
-    "choose the elements that count": GIVES_COVER,
-}
-ONCE_BY_HOOK = {  # the same, for actions that a hook implies
-    "set the rate of a round": "plan",
-    "choose the model to evaluate": "models",
+ONCE: dict[str, Callable[[Rule], bool]] = {  # what one rule of an algorithm may do
+    "replace the server's update": lambda rule: isinstance(rule, REPLACES_DELTA),
+    "choose the elements that count": lambda rule: isinstance(rule, rules.OwnClasses),
+    "set the rate of a round": lambda rule: rule.defines("plan"),
+    "choose the model to evaluate": lambda rule: rule.defines("models"),
 }
 
 # A rule whose correction of the gradient does not vanish at x: Mime, around it, would subtract it again.
 CORRECTS_AT_X = (rules.Scaffold, rules.FedCM, rules.FedADC, rules.MimeLite, rules.FedDyn, rules.AdaBest)
 
 VECTOR_HOOKS = ("remember", "survey", "send", "finish", "models")  # hooks that keep or send vectors of the model
-NEEDS_WHOLE_MODEL: dict[type, bool] = {  # whether a rule keeps or sends such vectors, which sub-models do not have
-    rules.Scaffold: True,
-    rules.FedDyn: True,
-    rules.AdaBest: True,
-    rules.Mime: True,
-    rules.MimeLite: True,
-    rules.FedCM: True,
-    rules.FedADC: True,
-    rules.GHBM: True,
-    rules.LocalGHBM: True,
-    rules.FedHBM: True,
-    rules.Contrastive: True,
-    rules.Proximal: False,
-    rules.Guess: False,
-    rules.Schedule: False,
-    rules.SelfDistillation: False,
-    rules.Fathom: False,  # clients receive and send numbers
-    rules.OwnClasses: False,  # its `finish` says which elements count, which each level knows of itself
-}
 
 
 def refuse_illegal(algorithm: Algorithm) -> None:
@@ -83,16 +62,14 @@ def refuse_illegal(algorithm: Algorithm) -> None:
     _refuse_bent_updates(algorithm)
     _refuse_whole_models(algorithm)
     for part in (algorithm.client, *algorithm.rules):
-        refusal = nearest(REFUSES, type(part))
-        if refusal and (why := refusal(part, algorithm)):
+        if why := reasons(part).refuses(part, algorithm):
             raise InputError(why)
 
 
 def check_fit(algorithm: Algorithm, task: Task, world: World) -> None:
     """Raise an error that says why the algorithm, its clients' rate filled in, cannot work on this task or world."""
     for rule in algorithm.rules:
-        unfit = nearest(UNFIT, type(rule))
-        if unfit and (why := unfit(rule, algorithm, task, world)):
+        if why := reasons(rule).unfit(rule, algorithm, task, world):
             raise InputError(why)
 
 
@@ -103,12 +80,8 @@ def warnings_of(algorithm: Algorithm, participation: float, steps: float) -> lis
     >>> warnings_of(Algorithm(rules=[rules.FedHBM()]), participation=1.0, steps=8)
     ['FedHBM with beta=1, s=1: k=1.566 >= 1, so deviations grow at every visit.']
     """
-    found = []
-    for rule in algorithm.rules:
-        warning = nearest(WARNS, type(rule))
-        if warning and (text := warning(rule, algorithm, participation, steps)):
-            found.append(text)
-    return found
+    found = [reasons(rule).warns(rule, algorithm, participation, steps) for rule in algorithm.rules]
+    return [text for text in found if text]
 
 
 def _refuse_repetition(algorithm: Algorithm) -> None:
@@ -116,15 +89,10 @@ def _refuse_repetition(algorithm: Algorithm) -> None:
     for slot in slots:
         if slots.count(slot) > 1:
             raise InputError(f"'{slot}' appears twice in one algorithm; each rule may be used once.")
-    for does, kinds in ONCE_BY_CLASS.items():
-        _refuse_several(does, [rule for rule in algorithm.rules if isinstance(rule, kinds)])
-    for does, hook in ONCE_BY_HOOK.items():
-        _refuse_several(does, algorithm.hooks[hook])
-
-
-def _refuse_several(does: str, several: Sequence[Rule]) -> None:
-    if len(several) > 1:
-        raise InputError(f"{' and '.join(rule.slot for rule in several)} each {does}; use one of them.")
+    for does, applies in ONCE.items():
+        several = [rule.slot for rule in algorithm.rules if applies(rule)]
+        if len(several) > 1:
+            raise InputError(f"{' and '.join(several)} each {does}; use one of them.")
 
 
 def _refuse_bent_updates(algorithm: Algorithm) -> None:
@@ -157,20 +125,49 @@ def _refuse_whole_models(algorithm: Algorithm) -> None:
 
 
 def needs_whole_model(rule: Rule) -> bool:
-    """Whether the rule keeps or sends vectors of the whole model: by the table, or by the hooks that it adds.
+    """Whether the rule keeps or sends vectors of the whole model: by its hooks, unless these send numbers only.
 
     >>> needs_whole_model(rules.Scaffold()), needs_whole_model(rules.Fathom())
     (True, False)
     """
-    known = next((kind for kind in type(rule).__mro__ if kind in NEEDS_WHOLE_MODEL), None)
-    if known is None:
-        return any(map(rule.defines, VECTOR_HOOKS))
-    adds = any(getattr(type(rule), hook) is not getattr(known, hook) for hook in VECTOR_HOOKS)
-    return NEEDS_WHOLE_MODEL[known] or adds
+    base = next((kind for kind in type(rule).__mro__ if kind in REASONS and REASONS[kind].numbers_only), Rule)
+    return any(getattr(type(rule), hook) is not getattr(base, hook) for hook in VECTOR_HOOKS)
+
+
+Reason = Callable[..., str | None]
 
 
 def nothing(*_: Any) -> None:
     """The entry of a part without refusals or warnings."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """What is known against a part: functions that give a reason, or None.
+
+    refuses(part, algorithm): why it is refused. unfit(rule, algorithm, task, world): why it cannot work there.
+    warns(rule, algorithm, participation, steps): a warning. numbers_only: its hooks keep and send no model vectors.
+    """
+
+    refuses: Reason = nothing
+    unfit: Reason = nothing
+    warns: Reason = nothing
+    numbers_only: bool = False
+
+
+def reasons(part: Rule | Optimizer) -> Reasons:
+    """The entry of this part; an empty one for a part that has none."""
+    return nearest(REASONS, type(part)) or Reasons()
+
+
+def _needs_rate(why: str) -> Reason:
+    """Refuse clients that find their own rate; `why` may name the rule and the client."""
+
+    def refuse(rule: Rule, algorithm: Algorithm) -> str | None:
+        rate = not algorithm.client.finds_rate
+        return None if rate else why.format(rule=type(rule).__name__, client=type(algorithm.client).__name__)
+
+    return refuse
 
 
 def _plain_server(rule: Rule, algorithm: Algorithm) -> str | None:
@@ -178,13 +175,6 @@ def _plain_server(rule: Rule, algorithm: Algorithm) -> str | None:
     if isinstance(server, SGD) and server.lr == 1 and not server.momentum:
         return None
     return f"{type(rule).__name__} has a server step of its own; leave server_lr=1 and the plain server."
-
-
-def _one_rate(rule: Rule, algorithm: Algorithm) -> str | None:
-    if not algorithm.client.finds_rate:
-        return None
-    name, client = type(rule).__name__, type(algorithm.client).__name__
-    return f"{name} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
 
 
 def _refuse_scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> str | None:
@@ -222,17 +212,6 @@ def _refuse_guess(rule: rules.Guess, algorithm: Algorithm) -> str | None:
     return None
 
 
-def _refuse_fathom(rule: rules.Fathom, algorithm: Algorithm) -> str | None:
-    if algorithm.client.finds_rate:
-        return f"FATHOM tunes a rate that {type(algorithm.client).__name__} clients find by themselves; use sgd."
-    return None
-
-
-def _refuse_schedule(rule: rules.Schedule, algorithm: Algorithm) -> str | None:
-    name = type(algorithm.client).__name__
-    return f"{name} clients find their own rate; leave out decay." if algorithm.client.finds_rate else None
-
-
 def _refuse_distillation(rule: rules.SelfDistillation, algorithm: Algorithm) -> str | None:
     if isinstance(algorithm.capacity, Exits):
         return None
@@ -247,33 +226,6 @@ def _refuse_sps(client: SPS, algorithm: Algorithm) -> str | None:
                 "that belongs to no loss; use client=sgd or client=deltasgd."
             )
     return None
-
-
-REFUSES: dict[type, Callable[[Any, Algorithm], str | None]] = {
-    SGD: nothing,
-    Adam: nothing,
-    Adagrad: nothing,
-    Yogi: nothing,
-    DeltaSGD: nothing,
-    SPS: _refuse_sps,
-    rules.Proximal: nothing,
-    rules.Guess: _refuse_guess,
-    rules.GHBM: nothing,
-    rules.LocalGHBM: nothing,
-    rules.FedHBM: nothing,
-    rules.FedCM: _one_rate,
-    rules.FedADC: _one_rate,
-    rules.Scaffold: _refuse_scaffold,
-    rules.FedDyn: _plain_server,
-    rules.AdaBest: _plain_server,
-    rules.Mime: _refuse_mime,
-    rules.MimeLite: nothing,
-    rules.Contrastive: nothing,
-    rules.Fathom: _refuse_fathom,
-    rules.Schedule: _refuse_schedule,
-    rules.OwnClasses: nothing,
-    rules.SelfDistillation: _refuse_distillation,
-}
 
 
 def _unfit_contrastive(rule: rules.Contrastive, algorithm: Algorithm, task: Task, world: World) -> str | None:
@@ -323,29 +275,6 @@ def _unfit_guess(rule: rules.Guess, algorithm: Algorithm, task: Task, world: Wor
     )
 
 
-UNFIT: dict[type, Callable[[Any, Algorithm, Task, World], str | None]] = {
-    rules.Guess: _unfit_guess,
-    rules.Contrastive: _unfit_contrastive,
-    rules.Fathom: _unfit_fathom,
-    rules.OwnClasses: _unfit_own_classes,
-    **dict.fromkeys(
-        (
-            rules.Proximal,
-            rules.GHBM,
-            rules.LocalGHBM,
-            rules.FedHBM,
-            rules.FedCM,
-            rules.FedADC,
-            rules.Scaffold,
-            rules.FedDyn,
-            rules.AdaBest,
-        ),
-        nothing,
-    ),
-    **dict.fromkeys((rules.Mime, rules.MimeLite, rules.Schedule, rules.SelfDistillation), nothing),
-}
-
-
 def _warn_ghbm(rule: rules.GHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
     rate = algorithm.server.lr
     if not isinstance(rate, int | float) or rate * rule.beta < 1:
@@ -367,25 +296,32 @@ def _warn_fedhbm(rule: rules.FedHBM, algorithm: Algorithm, participation: float,
     return None
 
 
-WARNS: dict[type, Callable[[Any, Algorithm, float, float], str | None]] = {
-    rules.GHBM: _warn_ghbm,
-    rules.FedHBM: _warn_fedhbm,
-    **dict.fromkeys(
-        (
-            rules.Proximal,
-            rules.Guess,
-            rules.LocalGHBM,
-            rules.FedCM,
-            rules.FedADC,
-            rules.Scaffold,
-            rules.FedDyn,
-            rules.AdaBest,
-            rules.Mime,
-            rules.MimeLite,
-        ),
-        nothing,
-    ),
-    **dict.fromkeys(
-        (rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses, rules.SelfDistillation), nothing
-    ),
+ONE_RATE = _needs_rate(
+    "{rule} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
+)
+TUNES_RATE = _needs_rate("FATHOM tunes a rate that {client} clients find by themselves; use sgd.")
+REASONS: dict[type, Reasons] = {
+    SGD: Reasons(),
+    Adam: Reasons(),
+    Adagrad: Reasons(),
+    Yogi: Reasons(),
+    DeltaSGD: Reasons(),
+    SPS: Reasons(_refuse_sps),
+    rules.Proximal: Reasons(),
+    rules.Guess: Reasons(_refuse_guess, _unfit_guess),
+    rules.GHBM: Reasons(warns=_warn_ghbm),
+    rules.LocalGHBM: Reasons(),
+    rules.FedHBM: Reasons(warns=_warn_fedhbm),
+    rules.FedCM: Reasons(ONE_RATE),
+    rules.FedADC: Reasons(ONE_RATE),
+    rules.Scaffold: Reasons(_refuse_scaffold),
+    rules.FedDyn: Reasons(_plain_server),
+    rules.AdaBest: Reasons(_plain_server),
+    rules.Mime: Reasons(_refuse_mime),
+    rules.MimeLite: Reasons(),
+    rules.Contrastive: Reasons(unfit=_unfit_contrastive),
+    rules.Fathom: Reasons(TUNES_RATE, _unfit_fathom, numbers_only=True),
+    rules.Schedule: Reasons(_needs_rate("{client} clients find their own rate; leave out decay.")),
+    rules.OwnClasses: Reasons(unfit=_unfit_own_classes, numbers_only=True),  # it sends which elements count
+    rules.SelfDistillation: Reasons(_refuse_distillation),
 }

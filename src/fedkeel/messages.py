@@ -165,12 +165,7 @@ def cost(broadcast: Broadcast, update: Update) -> dict[str, int]:
     if update.delta is None:
         up, down = measure(flatten(update.weighted), ["samples"], rows=True), (0, 0)
     else:
-        vectors = {
-            "update": update.delta,
-            **floating(update.buffers),
-            **flatten(update.mean),
-            **flatten(update.weighted),
-        }
+        vectors = {"update": update.delta} | floating(update.buffers) | flatten(update.mean) | flatten(update.weighted)
         norm = [] if update.norms is None else ["norm"]
         up = measure(vectors, ["samples", "steps", *norm, *flatten(update.scalars)], rows=True)
         down = download(broadcast)

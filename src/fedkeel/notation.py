@@ -3,7 +3,7 @@
 Rules, optimizers, weights and capacities hold the formulas that compute; those that are printed stand here, by class. A
 subclass is explained as its nearest ancestor with an entry. To explain a part of your own, add an entry:
 
-    fedkeel.notation.RULES_EXPLAINED[MyRule] = Explained("Me 2026", {"gradient": "g <- sign(g)"})
+    fedkeel.notation.EXPLAINED[MyRule] = Explained("Me 2026", {"gradient": "g <- sign(g)"})
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
 
 @dataclass(frozen=True)
 class Explained:
-    """What is printed of a rule.
+    """What is printed of a rule or a capacity.
 
-    formulas: its lines by place, or a function (rule, algorithm) -> lines where parameters change them. server, client:
+    formulas: its lines by place, or a function (part, algorithm) -> lines where parameters change them. server, client:
     the names of what it keeps there. traffic: a note on what is sent. stateful: whether the rule, with its parameters,
     keeps these and has that note.
 
-    >>> RULES_EXPLAINED[rules.Proximal].formulas
+    >>> EXPLAINED[rules.Proximal].formulas
     {'gradient': 'g <- g + mu (y - x)'}
     """
 
@@ -136,7 +136,20 @@ def _guess(rule: rules.Guess, algorithm: Algorithm) -> Lines:
     return {"walk": f"{walk}        q = {q}"}
 
 
-RULES_EXPLAINED: dict[type[Rule], Explained] = {
+LEVELS = {
+    "send": "client i receives x_i = x[index of its level]",
+    "serve": "element by element, over the clients that trained it; Delta = 0 where none did",
+}
+
+
+def _widths(capacity: Widths, algorithm: Algorithm) -> Lines:
+    rates = ", ".join(f"{rate:g}" for rate in capacity.rates)
+    scaled = "\nactivations divided by the rate before each normalisation" if capacity.scaler else ""
+    send = f"client i receives x_i = x[the first ceil(rate w) of the w channels of each layer], rates {rates}"
+    return LEVELS | {"send": send, "start": f"normalisation by the batch alone{scaled}"}
+
+
+EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Proximal: Explained(
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
         {"gradient": "g <- g + mu (y - x)"},
@@ -224,6 +237,16 @@ RULES_EXPLAINED: dict[type[Rule], Explained] = {
     rules.SelfDistillation: Explained(
         EXITS_PAPER,
         {"loss": "loss <- loss + sum_{l<L} l gamma T^2 KL(softmax(z_L/T) || softmax(z_l/T)) / (L (L + 1) / 2)"},
+    ),
+    Capacity: Explained(formulas=LEVELS),
+    Widths: Explained(WIDTHS_PAPER, _widths),
+    Exits: Explained(
+        EXITS_PAPER,
+        LEVELS
+        | {
+            "send": "client i receives x_i = x[exits 1..L, the first floor(ratio w) of the w channels of each layer]",
+            "loss": "loss <- sum_l l loss(z_l) / (L (L + 1) / 2),  z_l at exit l of L",
+        },
     ),
 }
 
@@ -314,39 +337,4 @@ WEIGHTS_EXPLAINED: dict[type[Weights], Callable[[Any], str]] = {
     Samples: lambda weights: "Delta = sum_i p_i Delta_i,   p_i = n_i / sum_j n_j",
     Uniform: lambda weights: "Delta = (1/|S|) sum_i Delta_i",
     Nova: _nova,
-}
-
-
-@dataclass(frozen=True)
-class ExplainedCapacity:
-    """What is printed of a capacity: its lines by place, as a rule's."""
-
-    lines: Callable[[Any], Lines]
-    reference: str = ""
-
-
-def _levels(capacity: Capacity) -> Lines:
-    return {
-        "send": "client i receives x_i = x[index of its level]",
-        "serve": "element by element, over the clients that trained it; Delta = 0 where none did",
-    }
-
-
-def _widths(capacity: Widths) -> Lines:
-    rates = ", ".join(f"{rate:g}" for rate in capacity.rates)
-    scaled = "\nactivations divided by the rate before each normalisation" if capacity.scaler else ""
-    send = f"client i receives x_i = x[the first ceil(rate w) of the w channels of each layer], rates {rates}"
-    return _levels(capacity) | {"send": send, "start": f"normalisation by the batch alone{scaled}"}
-
-
-def _exits(capacity: Exits) -> Lines:
-    send = "client i receives x_i = x[exits 1..L, the first floor(ratio w) of the w channels of each layer]"
-    loss = "loss <- sum_l l loss(z_l) / (L (L + 1) / 2),  z_l at exit l of L"
-    return _levels(capacity) | {"send": send, "loss": loss}
-
-
-CAPACITIES_EXPLAINED: dict[type[Capacity], ExplainedCapacity] = {
-    Capacity: ExplainedCapacity(_levels),
-    Widths: ExplainedCapacity(_widths, WIDTHS_PAPER),
-    Exits: ExplainedCapacity(_exits, EXITS_PAPER),
 }

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from . import grammar, rules
 from .aggregate import WEIGHTS, Nova, Uniform, Weights
 from .algorithm import Algorithm
 from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
-from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
+from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Optimizer, Yogi
 from .rule import Rule
 from .rules import RULES
 from .rules.schedule import DECAYS
 
+Part = TypeVar("Part")
 CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad, "sps": SPS, "deltasgd": DeltaSGD}
 OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
 COMMON = {
@@ -36,183 +37,106 @@ ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_corr
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a name adds to FedAvg: rules, a server, weights or a default momentum, from its own keys."""
+    """What a name adds to FedAvg: parts, each a class or a function of the recipe's keys, and defaults of common keys.
+
+    own: keys beside the parameters of these classes, or other defaults for those.
+    """
 
     summary: str
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    rules: Callable[..., list[Rule]] | None = None
+    rule: Callable[..., Rule | None] | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
     server: Callable[..., Optimizer] | None = None
-    weights: Callable[..., Weights] | None = None
+    weights: type[Weights] | None = None
     client: type[Optimizer] | None = None
-    capacity: Callable[..., Capacity] | None = None
+    capacity: type[Capacity] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
-    reference: str | type[Rule] | type[Optimizer] | type[Capacity] = ""  # or the part whose paper it is
+    reference: str = ""  # beside those of its parts
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Its own keys and their defaults."""
+        found: dict[str, Any] = {}
+        for part in (self.capacity, self.rule, self.client, self.server, self.weights):
+            if is_dataclass(part):
+                found |= {f.name: f.default for f in fields(part) if f.name not in COMMON}
+        return found | self.own
 
 
-def _keys(part: type[Optimizer] | type[Rule] | type[Capacity]) -> dict[str, Any]:
-    """A part's own parameters and their defaults, without those that are common keys."""
-    shared = {f.name for f in fields(SGD)}
-    return {f.name: f.default for f in fields(part) if f.name not in shared}  # type: ignore[arg-type]
+def _make(maker: Callable[..., Part], keys: dict[str, Any]) -> Part:
+    """A part of a recipe: a class gets the keys that are its parameters, a function gets all of them."""
+    names = {f.name for f in fields(maker)} if is_dataclass(maker) else keys.keys()
+    return maker(**{name: value for name, value in keys.items() if name in names})
 
 
-def _of(part: type[Any], keys: dict[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(part)}
-    return {name: value for name, value in keys.items() if name in names}
-
-
-def _adaptive(kind: type[Adaptive]) -> Callable[..., Optimizer]:
-    return lambda **keys: kind(**keys)
-
-
-def _uniform(**keys: Any) -> Weights:
-    return Uniform()
-
-
+AVERAGING = "McMahan et al. 2017 (arXiv 1602.05629)"
+ADAPTIVE_SERVERS = "Reddi et al. 2021 (arXiv 2003.00295)"
 RECIPES: dict[str, Recipe] = {
-    "fedavg": Recipe("local SGD, averaged by samples", reference="McMahan et al. 2017 (arXiv 1602.05629)"),
-    "sgd": Recipe("another name for fedavg", reference="McMahan et al. 2017 (arXiv 1602.05629)"),
+    "fedavg": Recipe("local SGD, averaged by samples", reference=AVERAGING),
+    "sgd": Recipe("another name for fedavg", reference=AVERAGING),
     "fedavgcm": Recipe("FedAvg with client momentum, reset every round", defaults={"momentum": 0.9}),
     "fedavgm": Recipe(
         "FedAvg with server momentum",
-        {"beta": 0.9},
+        own={"beta": 0.9},
         server=lambda beta: SGD(momentum=beta),
         reference="Hsu et al. 2019 (arXiv 1909.06335)",
     ),
-    "fedprox": Recipe("clients stay near the model they received", {"mu": 0.01}, rules=lambda mu: [rules.Proximal(mu)]),
+    "fedprox": Recipe("clients stay near the model they received", rules.Proximal),
     "fednova": Recipe(
-        "updates normalised by the steps behind them",
-        {"tau_eff": "norm"},
-        weights=lambda tau_eff: Nova(tau_eff),
-        reference="Wang et al. 2020 (arXiv 2007.07481)",
+        "updates normalised by the steps behind them", weights=Nova, reference="Wang et al. 2020 (arXiv 2007.07481)"
     ),
     "fedadagrad": Recipe(
         "Adagrad on the server",
-        ADAPTIVE | {"beta1": 0.0},
-        server=_adaptive(Adagrad),
+        own=ADAPTIVE | {"beta1": 0.0},
+        server=Adagrad,
         defaults={"server_lr": 0.01},
-        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+        reference=ADAPTIVE_SERVERS,
     ),
     "fedadam": Recipe(
-        "Adam on the server",
-        ADAPTIVE,
-        server=_adaptive(Adam),
-        defaults={"server_lr": 0.01},
-        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+        "Adam on the server", own=ADAPTIVE, server=Adam, defaults={"server_lr": 0.01}, reference=ADAPTIVE_SERVERS
     ),
     "fedyogi": Recipe(
-        "Yogi on the server",
-        ADAPTIVE,
-        server=_adaptive(Yogi),
-        defaults={"server_lr": 0.01},
-        reference="Reddi et al. 2021 (arXiv 2003.00295)",
+        "Yogi on the server", own=ADAPTIVE, server=Yogi, defaults={"server_lr": 0.01}, reference=ADAPTIVE_SERVERS
     ),
-    "scaffold": Recipe(
-        "control variates cancel client drift",
-        {"option": 2, "control": "difference", "rebuild": False},
-        rules=lambda **keys: [rules.Scaffold(**keys)],
-        weights=_uniform,
-    ),
-    "feddyn": Recipe(
-        "dynamic regularisation makes local and global optima agree",
-        {"alpha": 0.01, "adaptive": False, "evaluate": "server"},
-        rules=lambda **keys: [rules.FedDyn(**keys)],
-        weights=_uniform,
-    ),
-    "adabest": Recipe(
-        "a bias estimate that fades, and an extrapolated average",
-        {"mu": 0.01, "beta": 0.9},
-        rules=lambda **keys: [rules.AdaBest(**keys)],
-        weights=_uniform,
-    ),
-    "mime": Recipe(
-        "local steps mimic centralised SGD",
-        {"beta": 0.0, "convention": "torch"},
-        rules=lambda **keys: [rules.Mime(**keys)],
-        weights=_uniform,
-    ),
-    "mimemom": Recipe(
-        "local steps mimic centralised SGD with momentum",
-        {"beta": 0.9, "convention": "torch"},
-        rules=lambda **keys: [rules.Mime(**keys)],
-        weights=_uniform,
-    ),
+    "scaffold": Recipe("control variates cancel client drift", rules.Scaffold, weights=Uniform),
+    "feddyn": Recipe("dynamic regularisation makes local and global optima agree", rules.FedDyn, weights=Uniform),
+    "adabest": Recipe("a bias estimate that fades, and an extrapolated average", rules.AdaBest, weights=Uniform),
+    "mime": Recipe("local steps mimic centralised SGD", rules.Mime, {"beta": 0.0}, weights=Uniform),
+    "mimemom": Recipe("local steps mimic centralised SGD with momentum", rules.Mime, weights=Uniform),
     "mimelite": Recipe(
         "Mime without correction or momentum: FedAvg with uniform weights",
-        {"beta": 0.0, "convention": "torch"},
-        rules=lambda **keys: [rules.MimeLite(**keys)],
-        weights=_uniform,
+        rules.MimeLite,
+        {"beta": 0.0},
+        weights=Uniform,
     ),
-    "mimelitemom": Recipe(
-        "frozen server momentum in every local step",
-        {"beta": 0.9, "convention": "torch"},
-        rules=lambda **keys: [rules.MimeLite(**keys)],
-        weights=_uniform,
-    ),
-    "fedcm": Recipe(
-        "last round's direction in every local step", {"alpha": 0.1}, rules=lambda alpha: [rules.FedCM(alpha)]
-    ),
-    "fedadc": Recipe(
-        "server momentum spent inside the local steps",
-        {"beta_local": 0.9, "beta_global": 0.9, "a": 1.0},
-        rules=lambda **keys: [rules.FedADC(**keys)],
-    ),
-    "ghbm": Recipe(
-        "heavy-ball momentum over the last tau rounds",
-        {"beta": 0.9, "tau": None, "warmup": "zero", "nesterov_push": False},
-        rules=lambda **keys: [rules.GHBM(**keys)],
-    ),
-    "localghbm": Recipe(
-        "GHBM from the model a client received last, no extra traffic",
-        {"beta": 0.9, "scale": "participation"},
-        rules=lambda **keys: [rules.LocalGHBM(**keys)],
-    ),
+    "mimelitemom": Recipe("frozen server momentum in every local step", rules.MimeLite, weights=Uniform),
+    "fedcm": Recipe("last round's direction in every local step", rules.FedCM),
+    "fedadc": Recipe("server momentum spent inside the local steps", rules.FedADC),
+    "ghbm": Recipe("heavy-ball momentum over the last tau rounds", rules.GHBM),
+    "localghbm": Recipe("GHBM from the model a client received last, no extra traffic", rules.LocalGHBM),
     "fedhbm": Recipe(
         "heavy-ball momentum from a client's own last model, no extra traffic",
+        lambda first, **keys: rules.FedHBM(first=first or "none", **keys),  # the grammar reads none as no value
         {"beta": 1.0, "scale": "participation", "first": "none"},
-        rules=lambda first, **keys: [rules.FedHBM(first=first or "none", **keys)],  # the grammar reads none as no value
     ),
-    "gel": Recipe(
-        "clients guess the steps they had no budget for",
-        {"steps": "remaining", "proxy": None},
-        rules=lambda steps, proxy: [rules.Guess(steps, proxy)],
-        defaults={"momentum": 0.9},
-    ),
-    "deltasgd": Recipe(
-        "clients find their step sizes from their own curvature",
-        _keys(DeltaSGD),
-        client=DeltaSGD,
-        weights=_uniform,
-        reference=DeltaSGD,
-    ),
-    "sps": Recipe("clients take Polyak's step sizes", _keys(SPS), client=SPS, weights=_uniform, reference=SPS),
+    "gel": Recipe("clients guess the steps they had no budget for", rules.Guess, defaults={"momentum": 0.9}),
+    "deltasgd": Recipe("clients find their step sizes from their own curvature", client=DeltaSGD, weights=Uniform),
+    "sps": Recipe("clients take Polyak's step sizes", client=SPS, weights=Uniform),
     "fathom": Recipe(
-        "the server tunes rate, epochs and batch size while it trains",
-        _keys(rules.Fathom),
-        rules=lambda **keys: [rules.Fathom(**keys)],
-        defaults={"lr": 0.1},
-        reference=rules.Fathom,
+        "the server tunes rate, epochs and batch size while it trains", rules.Fathom, defaults={"lr": 0.1}
     ),
-    "moon": Recipe(
-        "representations stay near the received model's",
-        _keys(rules.Contrastive),
-        rules=lambda **keys: [rules.Contrastive(**keys)],
-        reference=rules.Contrastive,
-    ),
+    "moon": Recipe("representations stay near the received model's", rules.Contrastive),
     "heterofl": Recipe(
         "weak clients train narrower copies of the model",
-        _keys(Widths) | {"mask": True},
-        capacity=lambda mask, **keys: Widths(**keys),
-        rules=lambda mask, **keys: [rules.OwnClasses()] if mask else [],
+        lambda mask, **keys: rules.OwnClasses() if mask else None,
+        {"mask": True},
+        capacity=Widths,
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0},
-        reference=Widths,
     ),
     "scalefl": Recipe(
         "weak clients train narrower and shallower copies, which end in early exits",
-        _keys(Exits) | _keys(rules.SelfDistillation),
-        capacity=lambda **keys: Exits(**_of(Exits, keys)),
-        rules=lambda **keys: [rules.SelfDistillation(**_of(rules.SelfDistillation, keys))],
+        rules.SelfDistillation,
+        capacity=Exits,
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4},
-        reference=Exits,
     ),
 }
 
@@ -241,13 +165,12 @@ def algorithm(text: str) -> Algorithm:
                 raise InputError(f"'{text}' gives {key} twice: {common[key]} and {given[key]}.")
         owned.append((recipe, {key: given.get(key, default) for key, default in recipe.keys.items()}))
 
-    chosen: list[Rule] = []
-    for recipe, keys in owned:
-        chosen += recipe.rules(**keys) if recipe.rules else []
-    servers = [recipe.server(**keys) for recipe, keys in owned if recipe.server]
+    made = [_make(recipe.rule, keys) for recipe, keys in owned if recipe.rule]
+    chosen = [rule for rule in made if rule is not None]
+    servers = [_make(recipe.server, keys) for recipe, keys in owned if recipe.server]
     if len(servers) > 1:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
-    weights = [recipe.weights(**keys) for recipe, keys in owned if recipe.weights]
+    weights = [_make(recipe.weights, keys) for recipe, keys in owned if recipe.weights]
     if len(set(weights)) > 1 and "weights" not in common:
         raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; use weights= to say which.")
     defaults: dict[str, Any] = {}
@@ -261,9 +184,11 @@ def algorithm(text: str) -> Algorithm:
     server = servers[0] if servers else SGD()
     if "server_lr" in settings:
         server = replace(server, lr=settings["server_lr"])
-    usual = settings.get("weights") or _default_weights(client, chosen)
+    guesses = any(isinstance(rule, rules.Guess) for rule in chosen)
+    plain = guesses and isinstance(client, Adam)  # the first GEL paper, with Adam clients, takes the plain mean
+    usual = settings.get("weights") or ("uniform" if plain else "samples")
     weighing: Any = common.get("weights") or (weights[0] if weights else usual)
-    capacities = [recipe.capacity(**keys) for recipe, keys in owned if recipe.capacity]
+    capacities = [_make(recipe.capacity, keys) for recipe, keys in owned if recipe.capacity]
     capacities += [only(settings["level"])] if settings.get("level") is not None else []
     if len(capacities) > 1:
         raise InputError(f"'{text}' gives clients levels twice; use one of heterofl, scalefl and level=.")
@@ -289,12 +214,6 @@ def _client(
     return kind(**keys, **{key: settings[key] for key in own if key in settings})
 
 
-def _default_weights(client: Optimizer, chosen: list[Rule]) -> str:
-    # The first GEL paper, with Adam clients, takes the plain mean.
-    guesses = any(isinstance(rule, rules.Guess) for rule in chosen)
-    return "uniform" if guesses and isinstance(client, Adam) else "samples"
-
-
 def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
     """The algorithm of a configuration's `parameters`, value for value.
 
@@ -302,7 +221,6 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
     >>> rebuild(fedprox.parameters(), fedprox.spec) == fedprox
     True
     """
-
     return Algorithm(
         client=part(OPTIMIZERS, parameters["client"]),
         rules=[part(RULES, values) for values in parameters["rules"]],

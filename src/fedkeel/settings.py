@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Container, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from .errors import InputError, check, is_count, is_number, unknown
@@ -52,17 +52,15 @@ def one_of(names: Container[str], must: str) -> Kind:
 class Setting:
     """The description of a setting, besides its name and type.
 
-    keyword: its name in Python, if that differs from the field's. absent: its value in runs whose `config.json` does
-    not have it. alone: the value of its flag without an argument.
+    keyword: its name in Python, if that differs from the field's. alone: the value of its flag without an argument.
     """
 
     default: Any
     kind: Kind
     help: str
-    metavar: str | None
-    keyword: str | None
-    absent: Any
-    alone: Any
+    metavar: str | None = None
+    keyword: str | None = None
+    alone: Any = None
 
     def check(self, owner: object, name: str, value: Any) -> None:
         """Refuse a value that is not allowed; None is allowed where it is the default."""
@@ -75,17 +73,8 @@ class Setting:
         return self.help if self.default is None else f"{self.help}; default {self.default}"
 
 
-def setting(
-    default: Any,
-    kind: Kind,
-    help: str,
-    metavar: str | None = None,
-    *,
-    keyword: str | None = None,
-    absent: Any = MISSING,
-    alone: Any = None,
-) -> Any:
-    """Declare a setting as a field of a dataclass.
+def setting(default: Any, kind: Kind, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """Declare a setting as a field of a dataclass; its arguments are the fields of `Setting`.
 
     >>> @dataclass(frozen=True)
     ... class Example:
@@ -93,8 +82,7 @@ def setting(
     >>> Example().rounds, settings(Example)["rounds"].text
     (200, 'rounds to train; default 200')
     """
-    absent = default if absent is MISSING else absent
-    return field(default=default, metadata={"setting": Setting(default, kind, help, metavar, keyword, absent, alone)})
+    return field(default=default, metadata={"setting": Setting(default, kind, help, metavar, **more)})
 
 
 def settings(owner: type) -> dict[str, Setting]:
@@ -109,11 +97,11 @@ def check_settings(thing: Any, owner: object) -> None:
 
 
 def from_file(owner: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `owner` that a configuration file has; newer settings get the value of their time."""
+    """The settings of `owner` that a configuration file has; those that it lacks get their default."""
     for name in settings(owner):
         if name in VERSION_0_1 and name not in config:
             raise InputError(f"The configuration has no '{name}'.")
-    return {name: config.get(name, one.absent) for name, one in settings(owner).items()}
+    return {name: config.get(name, one.default) for name, one in settings(owner).items()}
 
 
 def add_flags(parser: argparse.ArgumentParser, owner: type) -> None:

@@ -28,12 +28,9 @@ def to_bytes(message: Any) -> bytes:
 
     def plain(value: Any, path: str) -> Any:
         if isinstance(value, Tensor | np.ndarray):
-            given = (
-                value if isinstance(value, Tensor) else torch.from_numpy(value.copy())
-            )  # it may be a read-only or strided view
-            tensors[path] = given.detach().clone(
-                memory_format=torch.contiguous_format
-            )  # safetensors refuses shared memory
+            # Copies: an array may be a read-only or strided view, and safetensors refuses shared memory.
+            given = value if isinstance(value, Tensor) else torch.from_numpy(value.copy())
+            tensors[path] = given.detach().clone(memory_format=torch.contiguous_format)
             return {"tensor" if isinstance(value, Tensor) else "array": path}
         if is_dataclass(value):
             inside = {f.name: plain(getattr(value, f.name), f"{path}/{f.name}") for f in fields(value)}

@@ -7,15 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flags import terminal
+from . import flags
 
 
 def add_command(commands: Any) -> None:
     """Add `compare` to the command's parser."""
-    compare = commands.add_parser("compare", help="the tables of finished comparisons, and ranks across tasks")
+    compare = flags.add_command(commands, "compare", do, "the tables of finished comparisons, and ranks across tasks")
     compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
     compare.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
-    compare.set_defaults(do=do)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -34,7 +33,7 @@ def do(arguments: argparse.Namespace) -> int:
         ]
         print(json.dumps({"comparisons": comparisons, "top_share": share}))
         return 0
-    console = terminal()
+    console = flags.terminal()
     for folder, (study, arms) in zip(arguments.folders, known, strict=True):
         console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
         table(arms, arms[0].target, study.rounds, console)

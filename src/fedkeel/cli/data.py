@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Column, Table
 
 from ..data.catalogue import KNOWN
+from . import flags
 
 EXAMPLES = """examples:
   fedkeel data list
@@ -24,27 +25,19 @@ Data sets live below FEDKEEL_DATA (default ~/.cache/fedkeel)."""
 
 def add_command(subparsers: Any) -> None:
     """Add `data` and its own commands to a parser's commands; each sets `do`, a function of the arguments."""
-    data = subparsers.add_parser(
-        "data",
-        help="get data sets, add local files, see how clients differ",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    help = "get data sets, add local files, see how clients differ"
+    data = flags.add_command(subparsers, "data", None, help, EXAMPLES)
     commands = data.add_subparsers(required=True, metavar="COMMAND")
-    listed = commands.add_parser("list", help="the data sets, and how to get those that are missing")
-    listed.set_defaults(do=list_sets)
-    get = commands.add_parser("get", help="download data sets")
+    flags.add_command(commands, "list", list_sets, "the data sets, and how to get those that are missing")
+    get = flags.add_command(commands, "get", get_sets, "download data sets")
     get.add_argument("names", metavar="NAME", nargs="+", help="for example fmnist cifar10")
-    get.set_defaults(do=get_sets)
-    add = commands.add_parser("add", help="add local files")
+    add = flags.add_command(commands, "add", add_set, "add local files")
     add.add_argument("name", metavar="NAME", help="the data set they belong to")
     add.add_argument("path", metavar="PATH", type=Path, help="a folder, a file or an archive")
     add.add_argument("--link", action="store_true", help="link the files instead of copying them")
-    add.set_defaults(do=add_set)
-    show = commands.add_parser("show", help="a picture of who holds which labels, and how much")
+    show = flags.add_command(commands, "show", show_task, "a picture of who holds which labels, and how much")
     show.add_argument("task", metavar="TASK", help="for example cifar10:alpha=0.3")
     show.add_argument("--out", metavar="FILE", type=Path, help="write a PNG instead (needs matplotlib)")
-    show.set_defaults(do=show_task)
 
 
 def list_sets(arguments: argparse.Namespace) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from . import flags
+
 
 def add_command(commands: Any) -> None:
     """Add `explain` to the command's parser."""
-    explain = commands.add_parser("explain", help="an algorithm in paper notation: updates, state, traffic, references")
+    help = "an algorithm in paper notation: updates, state, traffic, references"
+    explain = flags.add_command(commands, "explain", do, help)
     explain.add_argument("algorithm", metavar="ALGORITHM", help="for example ghbm:tau=10+gel")
-    explain.set_defaults(do=do)
 
 
 def do(arguments: argparse.Namespace) -> int:

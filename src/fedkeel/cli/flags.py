@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..lab.study import Study
+
+
+Command = Callable[[argparse.Namespace], int]  # the exit code
+
+
+def add_command(
+    commands: Any, name: str, do: Command | None, help: str, examples: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that calls `do`, or has commands of its own; the examples are printed at the end of its help."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, epilog=examples, formatter_class=kind)
+    parser.set_defaults(do=do)
+    return parser
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +64,7 @@ def given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
 def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
     """The study that the flags of `add_settings` describe."""
     from ..lab.study import Study
+    from ..recipes import algorithm
     from ..run.config import RunConfig
     from ..world import World
 
@@ -60,19 +74,11 @@ def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
     first = chosen.pop("seed", RunConfig.seed)
     return Study(
         task=arguments.task,
-        algorithms=[_canonical(text) for text in algorithms],
+        algorithms=[str(algorithm(text).spec) for text in algorithms],
         world=World.from_parameters(given(arguments, World)),
         seeds=list(range(first, first + (arguments.seeds or 1))),
         **chosen,
     )
-
-
-def _canonical(text: str) -> str:
-    from ..recipes import algorithm
-
-    spec = algorithm(text).spec
-    assert spec is not None
-    return spec
 
 
 def new_place(task: str) -> Path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from . import flags
+
 
 def add_command(commands: Any) -> None:
     """Add `list` to the command's parser."""
-    show = commands.add_parser("list", help="all tasks, algorithms, keys and rules")
+    show = flags.add_command(commands, "list", do, "all tasks, algorithms, keys and rules")
     show.add_argument("what", nargs="?", choices=["tasks", "algorithms", "rules"], help="only these")
-    show.set_defaults(do=do)
 
 
 def do(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from . import flags
 
 EXAMPLES = """examples:
   fedkeel report runs/demo
@@ -16,21 +17,15 @@ EXAMPLES = """examples:
 
 def add_command(subparsers: Any) -> None:
     """Add `report` and `ui` to a parser's commands; each sets `do`, a function of the arguments."""
-    report = subparsers.add_parser(
-        "report",
-        help="write runs as one self-contained HTML page",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    help = "write runs as one self-contained HTML page"
+    report = flags.add_command(subparsers, "report", write_report, help, EXAMPLES)
     report.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="a run's directory, or a comparison's")
     report.add_argument("--out", metavar="FILE", type=Path, help="default report.html in the first RUN")
     report.add_argument("--open", action="store_true", help="show it in the browser")
-    report.set_defaults(do=write_report)
-    ui = subparsers.add_parser("ui", help="watch runs in the browser, on this machine only, and stop them")
+    ui = flags.add_command(subparsers, "ui", watch, "watch runs in the browser, on this machine only, and stop them")
     ui.add_argument("folders", metavar="DIR", nargs="+", type=Path, help="directories of runs or comparisons")
     ui.add_argument("--port", type=int, default=0, metavar="N", help="default: any free port")
     ui.add_argument("--open", action="store_true", help="show it in the browser")
-    ui.set_defaults(do=watch)
 
 
 def write_report(arguments: argparse.Namespace) -> int:

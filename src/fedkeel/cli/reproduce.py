@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..lab.reproduce import SCALES
+from . import flags
 
 EXAMPLES = """examples:
   fedkeel reproduce --list
@@ -21,21 +22,15 @@ Runs are kept below --runs; a stopped study is continued, a finished one is only
 
 def add_command(commands: Any) -> None:
     """Add `reproduce` to a parser's commands."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="run a table or figure of a paper again and compare",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    help = "run a table or figure of a paper again and compare"
+    parser = flags.add_command(commands, "reproduce", reproduce, help, EXAMPLES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="for example gel/table2, see --list")
     parser.add_argument("--list", action="store_true", help="the tables and figures there are")
     parser.add_argument("--index", action="store_true", help="the verdicts of all of them, from the pages in --out")
     parser.add_argument("--scale", choices=SCALES, default="small", help="small (default, minutes) or paper")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the page (or the index) below DIR")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print what was chosen, and why")
-    parser.set_defaults(do=reproduce)
+    flags.add_output(parser)
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
@@ -45,9 +40,12 @@ def reproduce(arguments: argparse.Namespace) -> int:
     wanted = [arguments.name is not None, arguments.list, arguments.index]
     if sum(wanted) != 1:
         raise InputError("Give one of: a NAME (fedkeel reproduce gel/table2), --list, --index.")
-    if arguments.list:
-        return _list()
-    return _index(arguments.out or Path("docs/results")) if arguments.index else _run(arguments)
+    if arguments.index:
+        from ..lab.reproduce import page
+
+        print(page.write_index(arguments.out or Path("docs/results")), end="")
+        return 0
+    return _list() if arguments.list else _run(arguments)
 
 
 def _list() -> int:
@@ -64,13 +62,6 @@ def _list() -> int:
     return 0
 
 
-def _index(out: Path) -> int:
-    from ..lab.reproduce import page
-
-    print(page.write_index(out), end="")
-    return 0
-
-
 def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
@@ -78,13 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..lab.report.progress import Watching
     from ..lab.reproduce import page, plan
     from ..lab.reproduce.carry_out import carry_out
-    from ..lab.study import Study
 
     messages = Console(stderr=True)
-
-    def watch(study: Study) -> AbstractContextManager[Watching]:
-        return Watching(study, messages, arguments.verbose)
-
+    watch = partial(Watching, console=messages, verbose=arguments.verbose)
     made = plan.load(arguments.name, arguments.scale)
     result = page.result(made, carry_out(made, arguments.runs / made.name / made.scale, watch))
     if arguments.out is not None:

@@ -6,16 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .flags import add_output, add_ui
+from . import flags
 
 
 def add_command(commands: Any) -> None:
     """Add `resume` to the command's parser."""
-    resume = commands.add_parser("resume", help="continue a run or a comparison that was stopped")
+    resume = flags.add_command(commands, "resume", do, "continue a run or a comparison that was stopped")
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory: runs/TASK-TIME, or that of --out")
-    add_ui(resume)
-    add_output(resume)
-    resume.set_defaults(do=do)
+    flags.add_ui(resume)
+    flags.add_output(resume)
 
 
 def do(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .flags import add_settings, add_ui, given, new_place, study_of, terminal
+from . import flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,22 +29,16 @@ An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedp
 
 def add_command(commands: Any) -> None:
     """Add `run` to the command's parser."""
-    run = commands.add_parser(
-        "run",
-        help="train one algorithm, or compare several",
-        description="Train algorithms on a task with paired seeds, and compare them.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    run = flags.add_command(commands, "run", do, "train one algorithm, or compare several", EXAMPLES)
+    run.description = "Train algorithms on a task with paired seeds, and compare them."
     run.add_argument("task", nargs="?", metavar="TASK", help="a task's name, see fedkeel list tasks")
     run.add_argument("algorithms", nargs="*", metavar="ALGORITHM", help="one or more; the first is the baseline")
     run.add_argument("--config", type=Path, metavar="FILE", help="repeat the run of this config.json")
     run.add_argument(
         "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
     )
-    add_ui(run)
-    add_settings(run)
-    run.set_defaults(do=do)
+    flags.add_ui(run)
+    flags.add_settings(run)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -53,7 +47,7 @@ def do(arguments: argparse.Namespace) -> int:
 
     study = replace(_study(arguments), track=arguments.track)
     study.check(study.made_task())
-    out = arguments.out or new_place(study.task)
+    out = arguments.out or flags.new_place(study.task)
     files.new_folder(out, arguments.overwrite)
     return carry_out(study, out, arguments)
 
@@ -69,11 +63,11 @@ def _study(arguments: argparse.Namespace) -> Study:
             raise InputError(
                 "Give a task and at least one algorithm: fedkeel run synthetic fedavg gel (or --config FILE)."
             )
-        return study_of(arguments, arguments.algorithms)
-    flags = [*given(arguments, RunConfig), *given(arguments, World)]
-    flags += [] if arguments.seeds is None else ["seeds"]
-    if flags:
-        names = ", ".join("--" + name.replace("_", "-") for name in flags)
+        return flags.study_of(arguments, arguments.algorithms)
+    given = [*flags.given(arguments, RunConfig), *flags.given(arguments, World)]
+    given += [] if arguments.seeds is None else ["seeds"]
+    if given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise InputError(f"--config sets everything already; leave out {names}, or change a copy of the file.")
     if arguments.task is not None:
         raise InputError("--config names the task and the algorithms already; leave them out.")
@@ -123,7 +117,7 @@ def _print_tables(study: Study, out: Path, arms: list[Any], has_kernels: bool) -
     from ..lab.report.diagnosis import diagnosis
     from ..lab.report.terminal import draw, table
 
-    console, target = terminal(), arms[0].target
+    console, target = flags.terminal(), arms[0].target
     draw({arm.name: arm.histories for arm in arms}, target, console)
     table(arms, target, study.rounds, console)
     diagnosis({arm.name: arm.histories for arm in arms}, console)

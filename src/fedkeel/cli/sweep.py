@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flags import add_settings, new_place, study_of, terminal
+from . import flags
 
 EXAMPLES = """examples:
   fedkeel sweep synthetic fedavgcm+gel --grid lr=0.001,0.01,0.1 server_lr=0.5,1,2 --seeds 3
@@ -21,12 +21,8 @@ last accuracy); --metric chooses."""
 
 def add_command(commands: Any) -> None:
     """Add `sweep` to the command's parser."""
-    sweep = commands.add_parser(
-        "sweep",
-        help="try values of an algorithm's keys in parallel, find the best",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    help = "try values of an algorithm's keys in parallel, find the best"
+    sweep = flags.add_command(commands, "sweep", do, help, EXAMPLES)
     sweep.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
@@ -34,8 +30,7 @@ def add_command(commands: Any) -> None:
     sweep.add_argument("--metric", metavar="NAME", help="rounds (to target), last or best (accuracy)")
     sweep.add_argument("--optuna", type=int, metavar="N", help="search with N trials (needs optuna)")
     sweep.add_argument("--png", type=Path, metavar="FILE", help="write the heat map as a picture (needs matplotlib)")
-    add_settings(sweep)
-    sweep.set_defaults(do=do)
+    flags.add_settings(sweep)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -54,9 +49,9 @@ def do(arguments: argparse.Namespace) -> int:
             raise InputError("--png draws one or two keys; leave it out.")
         heatmap.figures()
     batch = arguments.jobs or cores()
-    study = study_of(arguments, [arguments.algorithm])
+    study = flags.study_of(arguments, [arguments.algorithm])
     config = configuration(study, grid, arguments.metric, arguments.optuna, batch)
-    out = arguments.out or new_place(study.task)
+    out = arguments.out or flags.new_place(study.task)
     if arguments.overwrite or not _same_sweep(config, out):
         files.new_folder(out, arguments.overwrite)
     return go_on(config, out, arguments)
@@ -115,7 +110,7 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
     if arguments.json:
         print(json.dumps({"out": str(out), **document(config, choice)}))
     else:
-        console = terminal()
+        console = flags.terminal()
         heatmap.draw(choice, console)
         console.print(f"Saved in {out}.", style="dim", soft_wrap=True, highlight=False)
     if getattr(arguments, "png", None) is not None:

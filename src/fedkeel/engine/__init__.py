@@ -45,4 +45,4 @@ class Engine(Protocol):
         """Test loss and accuracy of a model."""
 
     def close(self) -> None:
-        """Let the workers go."""
+        """Stop the workers and free what they hold."""

@@ -31,19 +31,17 @@ def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
     if mode == "serial":
         return "serial", "as asked"
     why_not = no_client_axis(task, model)
-    if mode == "batched" or why_not is None:
-        if why_not is not None:
-            return "serial", f"batched was asked for, but {why_not}"
-        if mode == "batched":
-            return "batched", "as asked"
-        plain = chain(model.module) is not None
-        bound = LARGEST_CHAIN if plain else LARGEST
-        if model.size > bound:
-            return "serial", f"{model.size:,} parameters > {bound:,}"
-        if not plain and (needed := operations(task, model)) > MOST_OPERATIONS:
-            return "serial", f"{needed:,} operations in a client's step > {MOST_OPERATIONS:,}"
-        return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {bound:,}"
-    return "serial", why_not
+    if why_not is not None:
+        return "serial", f"batched was asked for, but {why_not}" if mode == "batched" else why_not
+    if mode == "batched":
+        return "batched", "as asked"
+    plain = chain(model.module) is not None
+    bound = LARGEST_CHAIN if plain else LARGEST
+    if model.size > bound:
+        return "serial", f"{model.size:,} parameters > {bound:,}"
+    if not plain and (needed := operations(task, model)) > MOST_OPERATIONS:
+        return "serial", f"{needed:,} operations in a client's step > {MOST_OPERATIONS:,}"
+    return "batched", f"every layer has a client-axis form and {model.size:,} parameters <= {bound:,}"
 
 
 def no_client_axis(task: Task, model: FlatModel) -> str | None:

@@ -36,9 +36,6 @@ class Memories:
         """How many clients have been seen."""
         return len(self.row)
 
-    def __bool__(self) -> bool:
-        return bool(self.tables)
-
     def __del__(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -78,7 +75,7 @@ class Memories:
     def _made(self, slot: str, name: str, like: Tensor) -> Tensor:
         """Zeros, in memory that the system gives when it is written to."""
         width, item = like.shape[1], like.element_size()
-        if self.population * width * item <= self.in_ram:  # room for everybody, once
+        if self.population * width * item <= self.in_ram:  # room for the whole population at once
             zeros = torch.from_numpy(np.zeros(self.population * width * item, dtype=np.uint8))
             return zeros.view(like.dtype).view(self.population, width)
         if self._folder is None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from ..aggregate import Sums, Weights, fold
 from ..capacity import Capacity, Level
 from ..errors import InputError, check, is_count
 from ..flat import FlatModel
-from ..messages import Broadcast, Memory, Slots, Update, Work, cost, select
+from ..messages import Broadcast, Slots, Update, Work, cost, select, take_rows
 from ..task import Task
 from ..world import Ints
 from . import Do, kernels
@@ -30,7 +29,7 @@ from .choose import choose, moves_global_generator
 from .gradients.lean import release
 from .memory import Memories
 from .probe import probe
-from .worker import Worker, make_worker
+from .worker import Worker
 
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
@@ -92,8 +91,9 @@ class Local:
         if globally:
             workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
         known = mode == "serial" or not own_loss
-        compile = partial(kernels.compiled, task, mode=mode) if self.compile and known else _nothing
-        used, smaller = compile(model), [compile(level.model) if level else None for level in levels]
+        wanted = self.compile and known
+        used = kernels.compiled(task, model, mode) if wanted else None
+        smaller = [kernels.compiled(task, level.model, mode) if wanted and level else None for level in levels]
         found = [one for one in (used, *smaller) if one]
         if self.compile and not found:
             what = "this model" if known else "a loss that a rule changes"
@@ -106,46 +106,38 @@ class Local:
 
         def worker() -> Worker:
             own = [
-                make_worker(task, level.model, mode, seed, globally, use, level.flops) if level else None
+                Worker(task, level.model, mode, seed, globally, use, level.flops) if level else None
                 for level, use in zip(levels, smaller, strict=True)
             ]
-            return make_worker(task, model, mode, seed, globally, used, levels=own)
+            return Worker(task, model, mode, seed, globally, used, levels=own)
 
         chunk = self.chunk or (1 if mode == "serial" else 64)
         made = [worker() for _ in range(workers)]
         return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(found))
 
 
-def _nothing(model: FlatModel) -> None:
-    return None
-
-
+@dataclass(eq=False)
 class Threads:
-    """Running workers in threads of this process, and the memories of their clients."""
+    """An `Engine`: running workers in threads of this process, and the memories of their clients."""
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        mode: str,
-        reason: str,
-        chunk: int,
-        memories: Memories,
-        capacity: Capacity | None = None,
-        levels: Sequence[Level | None] = (),
-        compiled: bool = False,
-    ) -> None:
-        self.all, self.compiled = list(workers), compiled
-        self.mode, self.reason, self.chunk, self.capacity, self.levels = mode, reason, chunk, capacity, levels
-        self._memories = memories
+    all: list[Worker]
+    mode: str
+    reason: str
+    chunk: int
+    _memories: Memories
+    capacity: Capacity | None
+    levels: Sequence[Level | None]
+    compiled: bool
+
+    def __post_init__(self) -> None:
         self._pending: dict[int, list[tuple[Ints, Slots]]] = {}  # by version: what clients remember if it is accepted
         torch.empty(FREED, dtype=torch.uint8)  # from now on a client's vectors are the last one's, not fresh pages
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        for worker in workers:
+        for worker in self.all:
             self.idle.put(worker)
-        self.pool = ThreadPoolExecutor(len(workers), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(len(self.all), "fedkeel", initializer=torch.set_num_threads, initargs=(1,))
 
     def close(self) -> None:
-        """Let the workers go."""
         self.pool.shutdown(wait=True, cancel_futures=True)
         for worker in self.all:
             for one in worker.every():
@@ -176,7 +168,7 @@ class Threads:
                 own, message = worker, broadcast
                 if group.levels is not None:
                     own, message = worker.level(group.levels[0]), messages[group.levels[0]]
-                update = do(own, message, group, self._memory_of(group.clients))
+                update = do(own, message, group, self._memories.read(group.clients))
                 update = replace(update, counts=update.counts | cost(message, update))
                 if update.memory and len(update.clients):
                     remembered.append((update.clients, update.memory))
@@ -192,12 +184,6 @@ class Threads:
             self._pending.setdefault(work.version, []).extend(remembered)
             yield from found
 
-    def _memory_of(self, clients: Ints) -> Memory:
-        """What these clients remember."""
-        if not self._memories.tables:  # nobody remembers anything
-            return Memory({}, np.zeros(len(clients), dtype=np.int64))
-        return self._memories.read(clients)
-
     def _groups(self, work: Work) -> Iterator[Work]:
         """The clients that train together: one in serial mode, else all of a chunk that have the same level."""
         width = self.chunk if self.mode == "batched" else 1
@@ -209,7 +195,6 @@ class Threads:
                 yield from (group.rows(np.flatnonzero(group.levels == level)) for level in np.unique(group.levels))
 
     def commit(self, version: int, clients: Sequence[int]) -> None:
-        """The server accepted what these clients sent from this version: they remember it from now on."""
         waiting = []
         for owners, slots in self._pending.pop(version, []):
             accepted = np.isin(owners, clients)
@@ -222,11 +207,9 @@ class Threads:
             self._pending[version] = waiting
 
     def memories(self) -> Memories:
-        """What clients remember, for a checkpoint."""
         return self._memories
 
     def restore(self, memories: Memories) -> None:
-        """Go on with the memories of a checkpoint."""
         self._memories = memories
 
     def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:
@@ -252,8 +235,7 @@ class Threads:
 
 
 def _rows(owners: Ints, slots: Slots, rows: Ints) -> tuple[Ints, Slots]:
-    index = select(rows, len(owners))
-    return owners[rows], {slot: {name: v[index] for name, v in kept.items()} for slot, kept in slots.items()}
+    return owners[rows], take_rows(slots, select(rows, len(owners)))
 
 
 def own_copy(update: Update, model: FlatModel) -> Update:

@@ -28,21 +28,34 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """A replica of the model and the gradient function on it. What it computes depends on its arguments alone."""
+    """A replica of the model and the gradient function on it, for one client at a time or for many in lockstep. What it
+    computes depends on its arguments alone.
+
+    flops: of one sample's gradient; 0: not counted. levels: a worker for each sub-model, where clients differ in size.
+    """
 
     def __init__(
         self,
         task: Task,
-        x0: Tensor,
-        gradients: Gradients,
+        model: FlatModel,
+        mode: str,
         seed: int,
+        globally: bool = False,
+        compiled: Kernels | None = None,
         flops: int = 0,
         levels: Sequence[Worker | None] = (),
     ) -> None:
-        self.task, self.x0, self.gradients, self.seed = task, x0, gradients, seed
-        self.flops = flops  # of one sample's gradient; 0: not counted
-        self.levels = levels  # a worker for each sub-model, where clients differ in size
-        self.model: FlatModel = gradients.model
+        self.task, self.x0, self.seed = task, model.flat, seed
+        self.flops, self.levels = flops, levels
+        self.model = model.replica()
+        self.gradients: Gradients
+        if mode == "serial":
+            lean(self.model)
+            self.gradients = Serial(task, self.model, globally)
+            if compiled is not None:
+                compiled.install(self.model)
+        else:
+            self.gradients = Lockstep(task, self.model, None if compiled is None else compiled.plain)
         self.has_buffers, self.layout = bool(self.model.buffers()), layout(self.model.module)
 
     def level(self, number: int) -> Worker:
@@ -58,7 +71,9 @@ class Worker:
     def load(self, buffers: dict[str, Tensor], round: int, clients: Ints) -> None:
         """Be in this round, at these clients, with the server's buffers."""
         if isinstance(self.gradients, Serial):  # models that draw random numbers have no client-axis form
-            self.model.place.enter(self.seed, round, int(clients[0]))
+            place = self.model.place
+            place.seed, place.round = self.seed, round
+            place.client = int(clients[0])
         if self.has_buffers:
             self.model.load(self.model.flat, buffers)
 
@@ -75,29 +90,6 @@ class Worker:
         self.model.module.eval()
         output = self.model.module(self.layout(x))
         return output, self.task.loss(output, y)
-
-
-def make_worker(
-    task: Task,
-    model: FlatModel,
-    mode: str,
-    seed: int,
-    globally: bool = False,
-    compiled: Kernels | None = None,
-    flops: int = 0,
-    levels: Sequence[Worker | None] = (),
-) -> Worker:
-    """A worker with a replica of the model, for one client at a time or for many in lockstep."""
-    own = model.replica()
-    gradients: Gradients
-    if mode == "serial":
-        lean(own)
-        gradients = Serial(task, own, globally)
-        if compiled is not None:
-            compiled.install(own)
-    else:
-        gradients = Lockstep(task, own, None if compiled is None else compiled.plain)
-    return Worker(task, model.flat, gradients, seed, flops, levels)
 
 
 class Site:
@@ -131,11 +123,11 @@ class Site:
         return self._gradient
 
     def is_own(self, y: Tensor) -> bool:
-        """Whether these are the clients' own models, not another point that somebody asks about."""
+        """Whether these are the clients' own models, not another point at which a rule needs a gradient."""
         return y is self._own
 
     def _task_loss(self, z: Tensor | None, output: Tensor, target: Tensor) -> Tensor:
-        return losses_of(self.worker.task, output, target)
+        return losses_of(self.worker.task.loss, output, target)
 
     def _gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if y is self._own and batch is not self.batch:

@@ -15,19 +15,32 @@ if TYPE_CHECKING:
     from ..data.batches import Batch
 
 
-def mix(rule: Mime | MimeLite, q: Tensor, m: Tensor) -> Tensor:
-    """U(q, m): beta m + q ("torch") or beta m + (1 - beta) q ("paper"), the same with lr scaled by 1 - beta."""
-    return (q if rule.convention == "torch" else (1 - rule.beta) * q).add(m, alpha=rule.beta)
+@dataclass(frozen=True, repr=False)
+class ServerMomentum(Rule):
+    """What Mime and MimeLite share: the server's momentum m, which clients receive and do not change.
 
+    convention: "torch" mixes as beta m + q, "paper" as beta m + (1 - beta) q, the same with lr scaled by 1 - beta.
+    """
 
-def check_momentum(rule: Mime | MimeLite) -> None:
-    """Refuse bad parameters of the momentum."""
-    check(is_number(rule.beta) and 0 <= rule.beta < 1, rule, "beta", "in [0, 1)", rule.beta)
-    check(rule.convention in ("torch", "paper"), rule, "convention", "'torch' or 'paper'", rule.convention)
+    beta: float = 0.9
+    convention: str = "torch"
+
+    def __post_init__(self) -> None:
+        check(is_number(self.beta) and 0 <= self.beta < 1, self, "beta", "in [0, 1)", self.beta)
+        check(self.convention in ("torch", "paper"), self, "convention", "'torch' or 'paper'", self.convention)
+
+    def init(self, x: Tensor, lr: float) -> Tensors:
+        return {"m": zeros_like(x)} if self.beta else {}
+
+    def send(self, server: Tensors, view: View) -> Tensors:
+        return server
+
+    def mix(self, q: Tensor, m: Tensor) -> Tensor:
+        return (q if self.convention == "torch" else (1 - self.beta) * q).add(m, alpha=self.beta)
 
 
 @dataclass(frozen=True, repr=False)
-class Mime(Rule):
+class Mime(ServerMomentum):
     """An SVRG-style correction and the server's momentum, frozen during the round; two exchanges per round.
 
         q = g(y) - g(x; same batch) + c,    c the cohort's mean full gradient at x
@@ -38,18 +51,6 @@ class Mime(Rule):
     0.0
     """
 
-    beta: float = 0.9
-    convention: str = "torch"
-
-    def __post_init__(self) -> None:
-        check_momentum(self)
-
-    def init(self, x: Tensor, lr: float) -> Tensors:
-        return {"m": zeros_like(x)} if self.beta else {}
-
-    def send(self, server: Tensors, view: View) -> Tensors:
-        return server
-
     def survey(self, me: Me) -> Tensors:
         return {"c": me.site.full_gradient(me.x)}
 
@@ -57,15 +58,15 @@ class Mime(Rule):
         g, value = f(y, batch)
         at_x, _ = f(me.x.expand_as(y), batch)
         q = (g - at_x).add_(me.sent["c"])
-        return mix(self, q, me.sent["m"]) if self.beta else q, value
+        return self.mix(q, me.sent["m"]) if self.beta else q, value
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
-        new = {"m": mix(self, view.answers["c"], server["m"])} if self.beta else server
+        new = {"m": self.mix(view.answers["c"], server["m"])} if self.beta else server
         return new, up.delta
 
 
 @dataclass(frozen=True, repr=False)
-class MimeLite(Rule):
+class MimeLite(ServerMomentum):
     """Mime without the correction: only the server's momentum, from full gradients sent with the update.
 
     beta=0 is FedAvg.
@@ -74,24 +75,12 @@ class MimeLite(Rule):
     0.9
     """
 
-    beta: float = 0.9
-    convention: str = "torch"
-
-    def __post_init__(self) -> None:
-        check_momentum(self)
-
-    def init(self, x: Tensor, lr: float) -> Tensors:
-        return {"m": zeros_like(x)} if self.beta else {}
-
-    def send(self, server: Tensors, view: View) -> Tensors:
-        return server
-
     def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
-        return mix(self, g, me.sent["m"]) if self.beta else g
+        return self.mix(g, me.sent["m"]) if self.beta else g
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
         return Up(weighted={"c": me.site.full_gradient(me.x)}) if self.beta else Up()
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
-        new = {"m": mix(self, up.weighted("c"), server["m"])} if self.beta else server
+        new = {"m": self.mix(up.weighted("c"), server["m"])} if self.beta else server
         return new, up.delta

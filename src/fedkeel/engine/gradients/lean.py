@@ -11,7 +11,6 @@ from torch.autograd import forward_ad
 from ...flat import FlatModel
 
 L = TypeVar("L", bound=nn.Module)
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def lean(model: FlatModel) -> None:
@@ -28,6 +27,12 @@ def lean(model: FlatModel) -> None:
 def is_plain(layer: nn.Module, kind: type[L]) -> TypeGuard[L]:
     """Whether a layer is exactly of this class and its `forward` was not replaced on the instance."""
     return type(layer) is kind and "forward" not in vars(layer)
+
+
+def hooked(layer: nn.Module) -> bool:
+    """Whether the layer has hooks, which may change what it returns."""
+    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return any(hooks)
 
 
 def release(model: FlatModel) -> None:
@@ -58,11 +63,11 @@ class PoolFirst:
 
 
 def _commute(first: nn.Module, second: nn.Module) -> bool:
-    """Whether ReLU and pooling can be swapped unnoticed: no in-place change, no dilation, no hooks."""
+    """Whether ReLU and pooling can be swapped without another result: no in-place change, no dilation, no hooks."""
     if not is_plain(first, nn.ReLU) or not is_plain(second, nn.MaxPool2d):
         return False
     plain = not first.inplace and not second.return_indices and second.dilation in (1, (1, 1))
-    return plain and not any(getattr(first, kind) or getattr(second, kind) for kind in HOOKS)
+    return plain and not hooked(first) and not hooked(second)
 
 
 def _ask_for_channels_last(layer: nn.Module, given: tuple[Tensor, ...], output: Any) -> None:

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from ...data.batches import Batch
 from ...flat import FlatModel
 from ...task import Loss, Task, cross_entropy
-from .lean import HOOKS
+from .lean import hooked
 from .split import Split
 
 if TYPE_CHECKING:
@@ -51,12 +51,22 @@ class Lockstep:
         """(gradients, values) at y; `loss` replaces the task's, and reads z where `represents`."""
         if loss is None:
             return self.plain(y, batch.x, batch.y, batch.share)
-        with torch.enable_grad():
-            leaf = y.detach().requires_grad_()
+
+        def values(leaf: Tensor) -> Tensor:
             z, output = self.both(leaf, batch.x) if represents else (None, self.outputs(leaf, batch.x))
-            value = mean(loss(z, output, batch.y), batch.share)
-            (g,) = torch.autograd.grad(value.sum(), leaf)
-        return g, value.detach()[:, None]
+            return mean(loss(z, output, batch.y), batch.share)
+
+        g, value = differentiate(values, y)
+        return g, value[:, None]
+
+
+def differentiate(values: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """(the derivative of the sum of the values, the values) at this point, by autograd."""
+    with torch.enable_grad():
+        leaf = point.detach().requires_grad_()
+        found = values(leaf)
+        (d,) = torch.autograd.grad(found.sum(), leaf)
+    return d, found.detach()
 
 
 def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
@@ -69,9 +79,9 @@ def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
     return vmap(one)
 
 
-def losses_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
+def losses_of(loss: Loss, output: Tensor, y: Tensor) -> Tensor:
     """Every sample's loss: it needs no other sample, so those of all clients can stand in one batch."""
-    return task.loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+    return loss(output.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
 
 def mean(losses: Tensor, share: Tensor | None) -> Tensor:
@@ -95,11 +105,8 @@ def plain_gradients(task: Task, model: FlatModel) -> Plain:
         return layers.backward(kept, d), mean(losses, share)[:, None]
 
     def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = y.detach().requires_grad_()
-            loss = mean(losses_of(task, outputs(leaf, x), target), share)
-            (g,) = torch.autograd.grad(loss.sum(), leaf)
-        return g, loss.detach()[:, None]
+        g, value = differentiate(lambda leaf: mean(losses_of(task.loss, outputs(leaf, x), target), share), y)
+        return g, value[:, None]
 
     return by_autograd if layers is None else by_hand
 
@@ -156,7 +163,7 @@ class Chain:
                     found.append(d.sum(1))
                 found.append((d.mT @ rows).flatten(1))
                 if len(found) == len(self.sizes):
-                    break  # nobody asks for the derivative by the data
+                    break  # the derivative by the data is not needed
                 d = (d @ other).view(x.shape)
             elif isinstance(layer, nn.Flatten):
                 d = d.view(x.shape)
@@ -166,18 +173,16 @@ class Chain:
 
 
 def chain(module: nn.Module) -> Chain | None:
-    """The module as a chain; None for a module that is none."""
+    """The module as a chain; None if it is not one."""
     layers = list(_layers(module))
     if not all(type(layer) in (nn.Linear, nn.Flatten, *DERIVATIVE) for layer in layers):
         return None
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
-    if any(getattr(layer, kind) for layer in module.modules() for kind in HOOKS):
-        return None  # what looks on may also change
-    if any("forward" in vars(layer) for layer in module.modules()):
-        return None  # it does not do what its class says
-    own = [parameter for layer in layers for parameter in layer.parameters()]
-    if not own or len(own) != len(list(module.parameters())):
+    if any(hooked(layer) or "forward" in vars(layer) for layer in module.modules()):
+        return None  # it may not do what its class says
+    own = sum(len(list(layer.parameters())) for layer in layers)
+    if not own or own != len(list(module.parameters())):
         return None  # what two layers share is in the vector once
     return Chain(module)
 
@@ -194,12 +199,8 @@ def slope(loss: Loss) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """`(losses, d)` of outputs `[clients, batch, ...]`: each sample's loss, and its derivative by the outputs."""
 
     def by_autograd(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = output.detach().requires_grad_()
-            # A loss gives one value per sample, so the samples of all clients can stand in one batch.
-            losses = loss(leaf.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
-            (d,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), d
+        d, losses = differentiate(lambda leaf: losses_of(loss, leaf, y), output)
+        return losses, d
 
     def of_cross_entropy(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if output.ndim != 3 or y.ndim != 2 or y.is_floating_point():
@@ -216,5 +217,5 @@ def is_cross_entropy(loss: Loss) -> bool:
     """Whether a loss is known to be plain cross-entropy: ours, or torch's own class without extras."""
     if type(loss) is nn.CrossEntropyLoss:
         plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "none"
-        return plain and loss.ignore_index < 0  # labels are not negative, so such an index ignores nobody
+        return plain and loss.ignore_index < 0  # labels are not negative, so such an index ignores no sample
     return loss is cross_entropy

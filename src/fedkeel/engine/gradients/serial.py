@@ -61,7 +61,7 @@ class Serial:
     ) -> tuple[Tensor, Tensor]:
         """(gradient, value) at y; `loss` replaces the task's, and reads z where `represents`."""
         model = self.model
-        model.place.begin(batch.step)
+        model.place.step = batch.step
         if y.data_ptr() == model.flat.data_ptr():
             return self._here(model.grad, batch, loss, represents)
         grad = torch.empty_like(model.grad)  # elsewhere: the client's own model and gradient stay as they are

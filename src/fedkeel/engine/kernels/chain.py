@@ -95,7 +95,7 @@ def source(layers: list[nn.Module], inputs: int, dtype: torch.dtype) -> tuple[st
             now, own = f"h{k}", f"d{k}"
             widths |= {now: width, own: width}
             forth.append(f"linear({sizes}, {y}, {before}, {now});")
-            further = [f"linear_by_input({sizes}, y + {w}, {own}, {d});"] if d else []  # nobody asks by the data
+            further = [f"linear_by_input({sizes}, y + {w}, {own}, {d});"] if d else []  # not needed by the data
             back = [f"linear_by_weights({sizes}, {before}, {own}, {g});", *further, *back]
             d = own
         elif type(layer) in ELEMENTWISE:

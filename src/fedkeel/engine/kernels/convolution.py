@@ -9,7 +9,7 @@ where torch's is exactly zero, since all it is made of is, this may be a million
 from __future__ import annotations
 
 import ctypes
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ...flat import FlatModel
-from ..gradients.lean import HOOKS, is_plain, special
-from .native import EXACT, addresses, again_by_torch, build, ordinary, written
+from ..gradients.lean import hooked, is_plain, special
+from .native import EXACT, addresses, build, ordinary, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
 PADDINGS = tuple((n, n) for n in range(SIDE))
@@ -36,7 +36,7 @@ def layers(model: FlatModel) -> list[nn.Conv2d]:
 
 
 def reached(model: FlatModel, x: Tensor) -> bool:
-    """Whether x, on its way through the model, comes to such a layer at a size for which C was written."""
+    """Whether the model, applied to x, uses such a layer at a size for which C was written."""
     found: list[bool] = []
 
     def look(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -44,7 +44,7 @@ def reached(model: FlatModel, x: Tensor) -> bool:
 
     if not layers(model):
         return False
-    replica = model.replica()  # with hooks of ours, which the model does not get
+    replica = model.replica()  # the hooks are put on a copy
     for layer in layers(replica):
         layer.register_forward_pre_hook(look)
     replica.module.eval()
@@ -59,11 +59,11 @@ def install(model: FlatModel) -> list[Compiled]:
 
 
 def known(layer: nn.Conv2d) -> bool:
-    """A square kernel, every step, no groups, nothing but zeros around an image, and nobody who looks on."""
+    """Whether C has this layer: a square kernel, stride 1, no dilation or groups, zero padding, no hooks."""
     (kernel, wide), (inside, outside) = layer.kernel_size, (layer.in_channels, layer.out_channels)
     plain = layer.groups == 1 and layer.stride == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     square = kernel == wide and kernel in KERNELS and layer.padding in PADDINGS
-    changed = "_conv_forward" in vars(layer) or any(getattr(layer, kind) for kind in HOOKS) or is_parametrized(layer)
+    changed = "_conv_forward" in vars(layer) or hooked(layer) or is_parametrized(layer)
     sized = inside % UNIT == outside % UNIT == 0 and inside * outside <= WIDEST
     return plain and square and sized and not changed
 
@@ -97,7 +97,7 @@ class Compiled:
         return self.train(input)
 
     def fits(self, x: Tensor) -> bool:
-        """Whether x, and the weights as they are now, are what C takes for granted."""
+        """Whether x and the current weights have the types and shapes that C assumes."""
         layer, bias = self.layer, self.layer.bias
         if not ordinary(x, layer.weight, *([] if bias is None else [bias])):
             return False
@@ -133,21 +133,18 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), (by_x, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            # no derivative depends on its value
-            bias = weight.new_zeros(len(weight), requires_grad=True) if by_bias else None
-            return *again_by_torch(
-                partial(_plain, ctx.padding), (x, weight, bias), (by_x, by_weight, by_bias), [d]
-            ), None
+        if torch.is_grad_enabled():  # create_graph: by torch, since what C returns has no derivative
+            bias = weight.new_zeros(len(weight), requires_grad=True) if by_bias else None  # its value does not matter
+            needed = (by_x, by_weight, by_bias)
+            asked = [part for part, need in zip((x, weight, bias), needed, strict=True) if need]
+            y = nn.functional.conv2d(x, weight, bias, padding=ctx.padding)
+            found = iter(torch.autograd.grad(y, asked, d, create_graph=True))
+            return *(next(found) if need else None for need in needed), None
         d = d.contiguous(memory_format=torch.channels_last)
         dx, d_weight = torch.empty_like(x) if by_x else None, torch.empty_like(weight) if by_weight else None
         d_bias, room = weight.new_empty(len(weight)), _room(weight)
         library(weight.shape[-1]).backward(*ctx.sizes, *addresses(x, weight, d, dx, d_weight, d_bias, room))
         return dx, d_weight, d_bias if by_bias else None, None
-
-
-def _plain(padding: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
-    return (nn.functional.conv2d(x, weight, bias, padding=padding),)
 
 
 def _room(weight: Tensor) -> Tensor:

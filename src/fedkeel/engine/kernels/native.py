@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Infinite and undefined numbers as ever, since they tell that a client diverged; and, if loose, sums in any order.
+# Infinities and NaN keep their meaning, since they show that a client diverged; LOOSE also allows sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
 LOOSE = (*EXACT, "-fassociative-math")
 PATIENCE = 120  # seconds
@@ -29,7 +28,7 @@ class NoCompiler(RuntimeError):
 
 
 def addresses(*parts: Tensor | None) -> list[int | None]:
-    """Where these are, while whoever asks keeps them."""
+    """The addresses of these tensors, which the caller must keep alive."""
     return [None if part is None else part.data_ptr() for part in parts]
 
 
@@ -65,7 +64,7 @@ def _build(text: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL | st
                 return f"the C compiler {compiler!r} did not finish within {PATIENCE} s"
             if done.returncode == 0:
                 return ctypes.CDLL(str(made))
-    lines = done.stderr.strip().splitlines() or ["without a word"]
+    lines = done.stderr.strip().splitlines() or ["no message"]
     return f"the C compiler {compiler!r} failed: {next((line for line in lines if 'error' in line), lines[0])}"
 
 
@@ -79,17 +78,3 @@ def ordinary(*parts: Any) -> bool:
         and not part.is_neg()  # a sign that is only noted
         for part in parts
     )
-
-
-def again_by_torch(
-    function: Callable[..., Any],
-    inputs: Sequence[Tensor | None],
-    needed: Sequence[bool],
-    slopes: Sequence[Tensor | None],
-) -> tuple[Tensor | None, ...]:
-    """A way back with `create_graph`: by torch, since what C returns has no derivative."""
-    ends = [end for end, slope in zip(function(*inputs), slopes, strict=True) if slope is not None]
-    asked = [given for given, need in zip(inputs, needed, strict=True) if given is not None and need]
-    outer = [slope for slope in slopes if slope is not None]
-    found = iter(torch.autograd.grad(ends, asked, outer, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)
