@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
 
 from ...run.history import History
+from .. import trackers
 from ..stats import amount, number, shared_rounds
 
 POINTS = 400  # per curve; a screen shows no more
@@ -14,8 +18,8 @@ AXES = ("round", "gradients", "megabytes")
 
 def columns(histories: Iterable[History]) -> list[str]:
     """Every column with a number in it, in order of appearance."""
-    found = {name: None for history in histories for row in history for name in row if number(row[name]) is not None}
-    return list(found)
+    rows = chain.from_iterable(histories)
+    return list(dict.fromkeys(chain.from_iterable(trackers.numbers(row) for row in rows)))
 
 
 def thinned(values: Sequence[int], most: int = POINTS) -> list[int]:
@@ -24,9 +28,7 @@ def thinned(values: Sequence[int], most: int = POINTS) -> list[int]:
     >>> thinned(range(10), 4)
     [0, 3, 6, 9]
     """
-    if len(values) <= most:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+    return [values[i] for i in np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)]
 
 
 def curve(histories: Sequence[History], column: str) -> dict[str, list[float | None]] | None:
@@ -36,12 +38,10 @@ def curve(histories: Sequence[History], column: str) -> dict[str, list[float | N
     [4.0]
     """
     shared = shared_rounds(histories, column)
-    kept = [shared[r] for r in thinned(list(shared))]
-    if not kept:
+    if not shared:
         return None
-    made: dict[str, list[float | None]] = {}
-    for axis in AXES:
-        made[axis] = [_mean([number(amount(row, axis)) for row in rows]) for rows in kept]
+    kept = [shared[r] for r in thinned(list(shared))]
+    made = {axis: [_mean([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
     found = [[float(row[column]) for row in rows] for rows in kept]
     made["mean"] = [_short(statistics.mean(values)) for values in found]
     if len(histories) > 1:

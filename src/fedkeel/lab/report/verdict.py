@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 from ..stats import Arm, BySeed, Gain, difference, number
-from .runs import Group
+from .curves import columns
+from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
 COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB"}
@@ -16,14 +18,8 @@ COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB"}
 
 def metric_of(groups: Sequence[Group]) -> str:
     """What the runs are judged by: accuracy, else the loss on the test set, else the training loss."""
-    histories = [run.history for group in groups for run in group.runs]
-    return next((m for m in METRICS if any(number(row.get(m)) is not None for h in histories for row in h)), "accuracy")
-
-
-def arm_of(group: Group, metric: str, target: float | None) -> Arm:
-    """The arm of a group: its runs that have ended."""
-    runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
-    return Arm.of(group.name, target, runs, metric=metric, unfinished=len(group.runs) - len(runs))
+    known = columns(run.history for run in all_runs(groups))
+    return next((metric for metric in METRICS if metric in known), "accuracy")
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,9 @@ class Comparison:
         """By how much a ends better than b."""
         return difference(a.finals, b.finals, self.sign) if a.sound and b.sound else None
 
-    def tied_in_rounds(self, best: Arm) -> list[Arm]:
-        return [s for s in self.rivals(best) if not ((d := self.saved(best, s)) and d.clear)]
-
-    def tied_at_the_end(self, best: Arm) -> list[Arm]:
-        return [s for s in self.rivals(best) if not ((d := self.ahead(best, s)) and d.clear)]
+    def tied(self, best: Arm, lead: Callable[[Arm, Arm], Gain | None]) -> list[Arm]:
+        """The rivals over which the best has no clear lead, in what is `saved` or in how far it is `ahead`."""
+        return [s for s in self.rivals(best) if not ((d := lead(best, s)) and d.clear)]
 
     def rivals(self, best: Arm) -> list[Arm]:
         """The other arms that could be recommended; one that shares no seed with the best is not beaten by it."""
@@ -84,14 +78,15 @@ def compare(groups: Sequence[Group]) -> Comparison:
     """The numbers of these arms."""
     metric = metric_of(groups)
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
-    rounds = max(run.config["rounds"] for group in groups for run in group.runs)
-    arms = [arm_of(group, metric, target) for group in groups]
+    rounds = max(run.config["rounds"] for run in all_runs(groups))
+    arms = []
+    for group in groups:
+        runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
+        unfinished = len(group.runs) - len(runs)
+        arms.append(Arm.of(group.name, target, runs, metric=metric, unfinished=unfinished))
     if target is not None and all(s.never for s in arms):  # then only whole runs can be compared
-        return Comparison([arm_of(group, metric, None) for group in groups], metric, None, rounds, target)
+        return Comparison([replace(arm, target=None) for arm in arms], metric, None, rounds, target)
     return Comparison(arms, metric, target, rounds)
-
-
-# In words
 
 
 def in_words(c: Comparison) -> dict[str, Any]:
@@ -107,14 +102,13 @@ def _headline(c: Comparison) -> str:
     if len(c.arms) == 1:
         return f"{end.name} ends at a {METRICS[c.metric]} of {_mean(end.finals)}; there is nothing to compare it with."
     if len(end.seeds) == 1:
-        first = fast or end
-        return f"{first.name} is ahead, but with one seed there is no interval."
+        return f"{(fast or end).name} is ahead, but with one seed there is no interval."
     if fast is None:
-        tied = c.tied_at_the_end(end)
+        tied = c.tied(end, c.ahead)
         return f"{end.name} ends best, but {_unclear(c, end, tied)}." if tied else f"Use {end.name}."
     if reasons := _other_reasons(c, fast, end):
         return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
-    if tied := c.tied_in_rounds(fast):
+    if tied := c.tied(fast, c.saved):
         return f"{fast.name} takes the fewest rounds to {c.target:g}, but {_unclear(c, fast, tied)}."
     return f"Use {fast.name}."
 
@@ -122,7 +116,7 @@ def _headline(c: Comparison) -> str:
 def _unclear(c: Comparison, best: Arm, tied: Sequence[Arm]) -> str:
     if len(tied) > 2 and len(tied) == len(c.rivals(best)):
         return f"it has no clear lead over any of the other {len(tied)}"
-    return f"its lead over {_names(tied)} is not clear"
+    return f"its lead over {listed(s.name for s in tied)} is not clear"
 
 
 def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
@@ -133,15 +127,16 @@ def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
         if other is not None and other is not fast:
             less = difference(fast.costs(cost), other.costs(cost))
             reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
-    if end is not fast and fast not in c.tied_at_the_end(end):
+    if end is not fast and fast not in c.tied(end, c.ahead):
         reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
     return reasons
 
 
 def _cost(c: Comparison) -> list[str]:
-    fast, base = c.cheapest("round"), c.arms[0]
+    fast, base, end = c.cheapest("round"), c.arms[0], c.best_at_the_end()
     if c.target is None:
-        return _whole(c)
+        why = "" if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. "
+        return [f"{why}The whole run of {end.name} took {_price(end)}{_over(end)}."] if end else []
     if fast is None:
         return [f"No algorithm reached {c.target:g} in every seed."]
     points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}{_over(fast)}."]
@@ -158,23 +153,14 @@ def _cost(c: Comparison) -> list[str]:
     return points
 
 
-def _whole(c: Comparison) -> list[str]:
-    """Without a target that counts: what the runs took in all."""
-    if (end := c.best_at_the_end()) is None:
-        return []
-    cost = f"The whole run of {end.name} took {_price(end)}{_over(end)}."
-    return [cost if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. {cost}"]
-
-
 def _end(c: Comparison) -> list[str]:
     end, base = c.best_at_the_end(), c.arms[0]
     if end is None or len(c.arms) == 1:
         return []
-    what = METRICS[c.metric]
-    text = f"After {c.rounds} rounds {end.name} has the best {what}: {_mean(end.finals)}"
+    text = f"After {c.rounds} rounds {end.name} has the best {METRICS[c.metric]}: {_mean(end.finals)}"
     if end is not base and (ahead := c.ahead(end, base)) is not None:
         text += f", {_ranged(ahead, '{:.4f}')} better than {base.name}"
-    tied = c.tied_at_the_end(end)
+    tied = c.tied(end, c.ahead)
     if tied and len(end.seeds) > 1:
         text += f"; {_unclear(c, end, tied)}"
     return [text + "."]
@@ -184,9 +170,9 @@ def _clear_pairs(c: Comparison) -> list[str]:
     """Clear differences between arms over which the best one has no clear lead: these are not equally good."""
     if (end := c.best_at_the_end()) is None:
         return []
-    tied = c.tied_at_the_end(end)
-    pairs = [(a, b) for a in tied for b in tied if a is not b and (d := c.ahead(a, b)) and d.clear and (d.low or 0) > 0]
-    said = [f"{a.name} clearly ends better than {b.name}" for a, b in pairs]
+    tied = c.tied(end, c.ahead)
+    leads = [(a, b, c.ahead(a, b)) for a, b in permutations(tied, 2)]
+    said = [f"{a.name} clearly ends better than {b.name}" for a, b, lead in leads if lead and (lead.low or 0) > 0]
     return [f"Among the other arms, {listed(said)}."] if said else []
 
 
@@ -210,12 +196,10 @@ def _sure(c: Comparison) -> list[str]:
 
 def _warnings(c: Comparison) -> list[str]:
     lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.arms if s.diverged]
-    if c.target is not None:
-        lines += [
-            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds (counted with the whole run)."
-            for s in c.arms
-            if s.missed and not s.diverged
-        ]
+    for s in c.arms:
+        if s.missed and not s.diverged:
+            some = f"{s.missed} of {len(s.seeds)} seeds"
+            lines.append(f"{s.name} did not reach {c.target:g} in {some} (counted with the whole run).")
     for s in c.arms:
         if s.unfinished:
             left = "1 run has" if s.unfinished == 1 else f"{s.unfinished} runs have"
@@ -225,29 +209,23 @@ def _warnings(c: Comparison) -> list[str]:
 
 def table(c: Comparison) -> dict[str, Any]:
     """The comparison as rows of text."""
-    to = f"to {c.target:g}: " if c.target is not None else "whole run: "
+    base, several = c.arms[0], len(c.arms) > 1
     costs = [name for name in COSTS if any(s.mean_cost(name) is not None for s in c.arms)]
-    heads = [to + COSTS[name] for name in costs]
-    several = len(c.arms) > 1
-    heads += [f"speed-up over {c.arms[0].name}"] * (several and c.target is not None)
-    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {c.arms[0].name} by"] * several + ["seeds"]
-    return {"heads": heads, "rows": [_row(c, s, costs) for s in c.arms]}
-
-
-def _row(c: Comparison, s: Arm, costs: Sequence[str]) -> list[str]:
-    cells = []
-    for name in costs:
-        mean = s.mean_cost(name)
-        never = c.target is not None and s.never
-        cells.append("–" if mean is None or never else ("> " if s.missed else "") + _amount(name, mean))
-    base = c.arms[0]
-    if len(c.arms) > 1 and c.target is not None:
-        cells.append("" if s is base else str(s.speedup(base)))
-    cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
-    if len(c.arms) > 1:
-        ahead = c.ahead(s, base) if s is not base else None
-        cells.append("" if s is base else "–" if ahead is None else _ranged(ahead, "{:+.4f}"))
-    return [*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")]
+    heads = [("whole run: " if c.target is None else f"to {c.target:g}: ") + COSTS[name] for name in costs]
+    heads += [f"speed-up over {base.name}"] * (several and c.target is not None)
+    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {base.name} by"] * several + ["seeds"]
+    rows = []
+    for s in c.arms:
+        means = {name: None if c.target is not None and s.never else s.mean_cost(name) for name in costs}
+        bound = "> " if s.missed else ""
+        cells = ["–" if mean is None else bound + _amount(name, mean) for name, mean in means.items()]
+        if several and c.target is not None:
+            cells.append("" if s is base else str(s.speedup(base)))
+        cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
+        if several:
+            cells.append("" if s is base else _ranged(c.ahead(s, base), "{:+.4f}"))
+        rows.append([*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")])
+    return {"heads": heads, "rows": rows}
 
 
 def versus(c: Comparison) -> list[dict[str, str]]:
@@ -255,17 +233,13 @@ def versus(c: Comparison) -> list[dict[str, str]]:
     if (best := c.best()) is None:
         return []
     lines = []
-    for s in c.arms:
-        if s is best:
-            continue
+    for s in (arm for arm in c.arms if arm is not best):
         saved, ahead = c.saved(best, s), c.ahead(best, s)
-        least = "at least " if s.missed else ""
+        least = "at least " if s.missed and saved is not None else ""
         lines.append({
             "best": best.name, "other": s.name,
-            "rounds": "–" if saved is None else least + _ranged(saved, "{:+.1f}"),
-            "rounds_said": _said(saved, "sooner", "later"),
-            "end": "–" if ahead is None else _ranged(ahead, "{:+.4f}"),
-            "end_said": _said(ahead, "better", "worse"),
+            "rounds": least + _ranged(saved, "{:+.1f}"), "rounds_said": _said(saved, "sooner", "later"),
+            "end": _ranged(ahead, "{:+.4f}"), "end_said": _said(ahead, "better", "worse"),
         })  # fmt: skip
     return lines
 
@@ -302,16 +276,11 @@ def _mean(values: BySeed) -> str:
     return f"{statistics.mean(values.values()):.4f}"
 
 
-def _ranged(found: Gain, style: str) -> str:
-    mean = style.format(found.value)
-    if found.low is None or found.high is None:
-        return mean
-    low, high = style.format(found.low), style.format(found.high)
-    return f"{mean} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
-
-
-def _names(arms: Sequence[Arm]) -> str:
-    return listed(s.name for s in arms)
+def _ranged(found: Gain | None, style: str) -> str:
+    if found is None:
+        return "–"
+    ends = "" if found.low is None else f" ({style}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{style})"
+    return (style + ends).format(found.value, found.low, found.high)
 
 
 def listed(words: Iterable[str]) -> str:
