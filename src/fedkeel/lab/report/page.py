@@ -10,7 +10,7 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
-from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from ..stats import amount, number
 from ..trackers import settings
 from . import replay, verdict
 from .curves import columns, curve
-from .runs import Group, Ran, Reader, not_started
+from .runs import Group, Ran, Reader, all_runs, not_started
 from .standing import Planned, comparable, standing
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
 STEPS = {"lr_min", "lr_median", "lr_max"}
 AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
+
+PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css")]
 
 Document = dict[str, Any]
 
@@ -36,21 +38,18 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
 
     waiting: runs that are planned and have not started; there is no verdict before they have ended.
     """
-    names = sorted({str(group.runs[0].config["task"]) for group in groups})
+    names = sorted({str(run.config["task"]) for run in all_runs(groups)})
     if len(names) > 1:
         raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
     compared = verdict.compare(groups)
-    said, ready = verdict.in_words(compared), comparable(groups, waiting)
+    said, ready, runs = verdict.in_words(compared), comparable(groups, waiting), all_runs(groups)
     if not ready:
         said |= standing(groups, waiting)
     said["warnings"] += _unequal(groups)
-    if replays:
-        clients = replay.panels(list(groups))
-        if not ready and len(groups) > 1:
-            clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
-    else:
-        later = {"why": "Shown when all runs have ended."}
-        clients = dict.fromkeys(("participation", "budgets", "labels", "accuracies"), later)
+    later = {"why": "Shown when all runs have ended."}
+    clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
+    if replays and not ready and len(groups) > 1:
+        clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
     return {
         "title": f"fedkeel: {names[0]}",
         "task": names[0],
@@ -66,8 +65,10 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
         **_columns(groups),
         "clients": clients,
         "configuration": _configuration(groups),
-        "environment": _distinct([run.environment for group in groups for run in group.runs]),
-        "runs": [_progress(group, run) for group in groups for run in group.runs],
+        "environment": list(
+            {str(flat): flat for run in runs if (flat := settings(run.environment, say=_text))}.values()
+        ),
+        "runs": list(chain.from_iterable(map(_progress, groups))),
     }
 
 
@@ -102,18 +103,14 @@ def _columns(groups: Sequence[Group]) -> Document:
     columns: those that change over rounds. constant: those that do not, or have a single round, with a value for each
     arm. same: those that are one number in all arms. Every number of the histories is in one of them.
     """
-    found = columns(run.history for group in groups for run in group.runs)
+    found = columns(run.history for run in all_runs(groups))
     free = [name for name in found if name not in (*verdict.METRICS, *AXIS_COLUMNS)]
     fixed = {name: values for name in free if (values := _constant(groups, name)) is not None}
     if not fixed.keys() >= STEPS:  # drawn together
         fixed = {name: values for name, values in fixed.items() if name not in STEPS}
     same = {n: v[0] for n, v in fixed.items() if len(set(v)) == 1}
-    drawn = [name for name in found if name not in fixed]
-    return {
-        "columns": _kinds(drawn),
-        "constant": {name: values for name, values in fixed.items() if name not in same},
-        "same": same,
-    }
+    constant = {name: values for name, values in fixed.items() if name not in same}
+    return {"columns": _kinds([name for name in found if name not in fixed]), "constant": constant, "same": same}
 
 
 def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
@@ -135,8 +132,7 @@ def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
 
 
 def _kinds(found: Sequence[str]) -> dict[str, list[str]]:
-    scores = [n for n in found if n in verdict.METRICS or n.startswith(("accuracy_", "loss_"))]
-    scores.sort(key=lambda n: list(verdict.METRICS).index(n) if n in verdict.METRICS else len(verdict.METRICS))
+    scores = [n for n in verdict.METRICS if n in found] + [n for n in found if n.startswith(("accuracy_", "loss_"))]
     shown = {"scores": scores, "tuned": [n for n in TUNED if n in found], "spread": [n for n in SPREAD if n in found]}
     rest = [n for n in found if n not in AXIS_COLUMNS and not any(n in names for names in shown.values())]
     return {**shown, "more": rest}
@@ -145,13 +141,13 @@ def _kinds(found: Sequence[str]) -> dict[str, list[str]]:
 def _configuration(groups: Sequence[Group]) -> Document:
     """What all runs share, and what is an arm's own."""
     flat = [settings(group.runs[0].config, say=_text) for group in groups]
-    names = list(dict.fromkeys(name for one in flat for name in one if name not in ("seed", "algorithm", "fedkeel")))
-    shared = {n: flat[0].get(n) for n in names if all(one.get(n) == flat[0].get(n) for one in flat)}
-    own = [{n: one[n] for n in one if n in names and n not in shared} for one in flat]
+    flat = [{n: v for n, v in one.items() if n not in ("seed", "algorithm", "fedkeel")} for one in flat]
+    shared = {n: v for n, v in flat[0].items() if all(one.get(n) == v for one in flat)}
+    own = [{n: v for n, v in one.items() if n not in shared} for one in flat]
     return {
         "shared": shared,
         "arms": [
-            {"name": group.name, "algorithm": str(group.runs[0].config["algorithm"]),
+            {"name": group.name, "algorithm": group.runs[0].name,
              "seeds": [run.config["seed"] for run in group.runs], "place": str(group.runs[0].place), "own": values}
             for group, values in zip(groups, own, strict=True)
         ],
@@ -162,44 +158,33 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _distinct(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    return list({json.dumps(one, sort_keys=True): settings(one, say=_text) for one in found if one}.values())
-
-
-def _progress(group: Group, run: Ran) -> Document:
-    """How far a run is, for the live page."""
-    row = run.history[-1] if run.history else {"round": 0}
-    scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
-    wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
-    pace = row["round"] / wall if wall else None
-    return {
-        "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
-        "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
-        "megabytes": amount(row, "megabytes"), "pace": pace, "left": left / pace if pace else None,
-        "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
-    }  # fmt: skip
-
-
-def clean(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know.
-
-    >>> clean({"a": [float("nan"), 1.5]})
-    {'a': [None, 1.5]}
-    """
-    if isinstance(value, dict):
-        return {str(k): clean(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(v) for v in value]
-    return number(value) if isinstance(value, float) else value
+def _progress(group: Group) -> list[Document]:
+    """How far each run is, for the live page."""
+    lines = []
+    for run in group.runs:
+        row = run.history[-1] if run.history else {"round": 0}
+        scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
+        wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
+        pace = row["round"] / wall if wall else None
+        lines.append({
+            "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
+            "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None,
+            "best": max(scores, default=None), "megabytes": amount(row, "megabytes"),
+            "pace": pace, "left": left / pace if pace else None,
+            "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
+        })  # fmt: skip
+    return lines
 
 
 def as_json(made: Document) -> str:
     """JSON that stays data inside an HTML page, whatever a name in it looks like.
 
-    >>> as_json({"name": "</script>"})
-    '{"name": "\\\\u003c/script\\\\u003e"}'
+    Numbers that JSON does not know become null.
+
+    >>> as_json({"name": "</script>", "loss": [float("nan"), 1.5]})
+    '{"name": "\\\\u003c/script\\\\u003e", "loss": [null, 1.5]}'
     """
-    text = json.dumps(clean(made), allow_nan=False)
+    text = json.dumps(json.loads(json.dumps(made), parse_constant=lambda name: None))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -207,8 +192,7 @@ def as_json(made: Document) -> str:
 
 def as_html(made: Document, live: bool = False) -> str:
     """The page, whole: style, script and data inside. Only our own script may run in it, and nothing is fetched."""
-    here = resources.files(__package__)
-    script, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    page, script, style = (file.read_text(encoding="utf-8") for file in PAGE)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; base-uri 'none'"
     said = made.get("verdict", {})
@@ -221,7 +205,6 @@ def as_html(made: Document, live: bool = False) -> str:
         "data": as_json({**made, "live": live}),
         "verdict": "".join(f"<p>{html.escape(line)}</p>" for line in lines),
     }
-    page = here.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
 
 

@@ -18,9 +18,8 @@ class _Pace(ProgressColumn):
     """Rounds per second, and the time left."""
 
     def render(self, task: Task) -> Text:
-        left = task.time_remaining
-        eta = f", {left:.0f} s left" if left and not task.finished else ""
-        return Text(f"{task.speed or 0.0:6.1f} rounds/s{eta}", "dim")
+        eta = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        return Text(f"{task.finished_speed or task.speed or 0.0:6.1f} rounds/s{eta}", "dim")
 
 
 class Watching(Progress):

@@ -100,7 +100,7 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
     for name in columns:
         view.add_column(name, justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
-        cells = (Text(cells[number]) for cells in columns.values())
+        cells = (Text(values[number]) for values in columns.values())
         view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
     after = f"Accuracies are on the test set, at the end after {rounds} round{'s' if rounds != 1 else ''}"

@@ -18,10 +18,10 @@ from typing import Self
 from ...errors import FedkeelError, InputError
 from ...run import checkpoint as files
 from .page import Document, as_html, as_json, document
-from .runs import Group, Ran, Reader, not_started
+from .runs import Ran, Reader, all_runs, not_started
 
 HOST = "127.0.0.1"
-FRESH = 5.0  # seconds without a question after which nobody is watching; the page asks every two
+FRESH = 5.0  # seconds without a request after which no page is open; a page sends one every two
 
 
 class Ui:
@@ -86,29 +86,24 @@ class Ui:
         with self.lock:  # two pages at once would read everything twice
             self.asked_at = time.monotonic()
             try:
-                return self._document()
+                folders = [folder for folder in self.folders if folder.is_dir()]
+                groups, waiting = self.reader.read(folders), not_started(folders)
+                runs = all_runs(groups)
+                if not runs:
+                    return _empty("")
+                if not self.replays or waiting or not all(run.complete for run in runs):
+                    return document(groups, replays=False, waiting=waiting)
+                if self.finished is None or self.finished[0] != runs:  # the reader gives the same while nothing changes
+                    self.finished = runs, document(groups)
+                return self.finished[1]
             except (FedkeelError, OSError) as error:
                 return _empty(str(error))
-
-    def _document(self) -> Document:
-        groups = self._groups()
-        if not groups:
-            return _empty("")
-        runs = [run for group in groups for run in group.runs]
-        waiting = not_started([folder for folder in self.folders if folder.is_dir()])
-        if not self.replays or waiting or not all(run.complete for run in runs):
-            return document(groups, replays=False, waiting=waiting)
-        if self.finished is None or self.finished[0] != runs:  # the reader gives the same objects while nothing changes
-            self.finished = runs, document(groups)
-        return self.finished[1]
-
-    def _groups(self) -> list[Group]:
-        return self.reader.read([folder for folder in self.folders if folder.is_dir()])
 
     def stop(self) -> int:
         """Ask every unfinished run to stop after its round; gives how many there are."""
         with self.lock:
-            left = [run for group in self._groups() for run in group.runs if not run.complete]
+            groups = self.reader.read([folder for folder in self.folders if folder.is_dir()])
+            left = [run for run in all_runs(groups) if not run.complete]
         for run in left:
             (run.folder / files.STOP).touch()
         return len(left)
@@ -123,37 +118,32 @@ def _handler(ui: Ui) -> type[BaseHTTPRequestHandler]:
         timeout = 10
 
         def do_GET(self) -> None:
-            if not self._may():
-                return
-            if self._path() == "":
+            path = self._path()
+            if path == "":
                 self._answer(as_html(ui.document(), live=True), "text/html")
-            elif self._path() == "data":
+            elif path == "data":
                 self._answer(as_json({**ui.document(), "live": True}), "application/json")
             else:
-                self.send_error(404)
+                self.send_error(403 if path is None else 404)
 
         def do_POST(self) -> None:
-            if not self._may():
-                return
-            origin = self.headers.get("Origin")
-            if origin is not None and origin not in (f"http://{HOST}:{ui.port}", f"http://localhost:{ui.port}"):
+            path, origin = self._path(), self.headers.get("Origin")
+            known = (None, f"http://{HOST}:{ui.port}", f"http://localhost:{ui.port}")
+            if path is None or origin not in known:
                 self.send_error(403)
-            elif self._path() == "stop":
+            elif path == "stop":
                 self._answer(as_json({"asked": ui.stop()}), "application/json")
             else:
                 self.send_error(404)
 
-        def _may(self) -> bool:
-            """The token guards against other programs, the Host header against pages that rebind their name."""
-            named = self.headers.get("Host") in (f"{HOST}:{ui.port}", f"localhost:{ui.port}")
-            given = self.path.split("/")[1:2] or [""]
-            if named and secrets.compare_digest(given[0].encode(), ui.token.encode()):
-                return True
-            self.send_error(403)
-            return False
+        def _path(self) -> str | None:
+            """What is asked for, None where it must not be answered.
 
-        def _path(self) -> str:
-            return "/".join(self.path.partition("?")[0].split("/")[2:])
+            The token guards against other programs, the Host header against pages that rebind their name.
+            """
+            named = self.headers.get("Host") in (f"{HOST}:{ui.port}", f"localhost:{ui.port}")
+            token, _, path = self.path.partition("?")[0].removeprefix("/").partition("/")
+            return path if named and secrets.compare_digest(token.encode(), ui.token.encode()) else None
 
         def _answer(self, text: str, kind: str) -> None:
             body = text.encode()
