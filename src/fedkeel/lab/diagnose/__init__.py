@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from ...algorithm import Algorithm
 from ...engine import Engine
 from ...messages import Plan
 from ...response import coefficients
@@ -50,14 +49,8 @@ def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
         found |= combination(job, plan, seen)
         memory = server_memory(algorithm.server, state.optimizer) if seen.remembered is None else seen.remembered
         found |= {} if memory is None else momentum_error(memory.double(), here.mean)
-    return {name: _plain(found.get(name)) for name in COLUMNS}
-
-
-def _plain(value: Any) -> float | None:
-    """A number for JSON, which has no infinity."""
-    if value is None or isinstance(value, int):
-        return value
-    return float(value) if math.isfinite(value) else None
+    # JSON has no infinity
+    return {name: None if (value := found.get(name)) is None or not math.isfinite(value) else value for name in COLUMNS}
 
 
 def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
@@ -65,13 +58,9 @@ def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
     algorithm, samples, steps = job.algorithm, seen.samples, seen.rows["steps"]
     found: dict[str, float | None] = {}
     norms = torch.ones_like(samples)
-    if is_combination(algorithm):
+    # Only where an update is a fixed combination of its client's gradients, as GEL's theorem 2 asks (clipping aside).
+    if algorithm.client.linear and all(rule.linear for rule in algorithm.rules):
         a = coefficients(algorithm.client, algorithm.rules, steps, plan.lr, job.world.expected).to(samples)
         norms = a.sum(1, keepdim=True)
         found |= coefficient_shares(a, steps) | bound(a, samples, steps, algorithm.weighing)
     return found | alignment(seen.rows["update"], algorithm.weighing.each(samples, norms))
-
-
-def is_combination(algorithm: Algorithm) -> bool:
-    """Whether an update is a fixed combination of its client's gradients, as GEL's theorem 2 asks (clipping aside)."""
-    return algorithm.client.linear and all(rule.linear for rule in algorithm.rules)

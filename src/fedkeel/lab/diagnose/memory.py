@@ -28,16 +28,8 @@ def server_memory(server: Optimizer, state: Tensors) -> Tensor | None:
     return state["m"] if isinstance(server, Adaptive) and server.beta1 else None
 
 
-def _ghbm(rule: GHBM, me: Me) -> Tensor | None:
-    return -me.sent["M"] if me.sent else None
-
-
-def _localghbm(rule: LocalGHBM, me: Me) -> Tensor | None:
-    return scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
-
-
-def _fedhbm(rule: FedHBM, me: Me) -> Tensor | None:
-    known = 1 - me.first if rule.first == "none" else 1.0
+def _anchor(rule: LocalGHBM | FedHBM, me: Me) -> Tensor | None:
+    known = 1 - me.first if isinstance(rule, FedHBM) and rule.first == "none" else 1.0
     return known * scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
 
 
@@ -46,11 +38,8 @@ CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None] | None] = {
     **dict.fromkeys((rules.Proximal, rules.Guess, rules.Scaffold, rules.FedDyn, rules.AdaBest), None),
     **dict.fromkeys((rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses), None),
     rules.SelfDistillation: None,
-    GHBM: _ghbm,
-    LocalGHBM: _localghbm,
-    FedHBM: _fedhbm,
+    GHBM: lambda rule, me: -me.sent["M"] if me.sent else None,
+    **dict.fromkeys((LocalGHBM, FedHBM), _anchor),
     FedCM: lambda rule, me: me.sent.get("D"),
-    FedADC: lambda rule, me: me.sent.get("m"),
-    Mime: lambda rule, me: me.sent.get("m"),
-    MimeLite: lambda rule, me: me.sent.get("m"),
+    **dict.fromkeys((FedADC, Mime, MimeLite), lambda rule, me: me.sent.get("m")),
 }

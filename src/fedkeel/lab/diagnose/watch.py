@@ -21,10 +21,10 @@ from ...round import Job, State
 from ...rule import End, Me, Objective, Rule, Tensors, Up
 from ...survey import survey
 from ...world import Ints
-from .measures import Slope, deviations, drift, spread, step_shares
+from .measures import Slope, at_least
 from .memory import client_memory
 
-EVERYBODY = 100  # up to so many clients, all are asked for the true gradient; with more of them, the cohort is
+EVERYBODY = 100  # up to so many clients, all of them give the true gradient; with more, those of the cohort
 
 
 class Field:
@@ -39,15 +39,14 @@ class Field:
         self.broadcast = replace(broadcast, slots={})
 
     def at(self, point: Tensor) -> Slope:
-        """Exact gradients there: one pass over the data of everybody who is asked."""
+        """Exact gradients there: one pass over the data of these clients."""
         once = np.ones(len(self.clients), dtype=np.int64)
         work = Work(self.broadcast.version, self.clients, once)
         do = partial(slopes, self.plain, self.recent)
         total = collect(self.engine.run(do, replace(self.broadcast, x=point), work, Uniform()), Uniform())
         self.spent += total.counts["gradients"]
-        mean, square, lately, samples = (
-            total.sums["", name, "mean"] for name in ("mean", "square", "recent", "samples")
-        )
+        names = ("mean", "square", "recent", "samples")
+        mean, square, lately, samples = (total.sums["", name, "mean"] for name in names)
         recent = None if self.recent is None else lately / samples[1]
         return Slope(mean / samples[0], float(square / samples[0]), recent)
 
@@ -63,7 +62,7 @@ def recent_clients(job: Job, t: int, cohort: Ints) -> Ints:
 def slopes(
     plain: Algorithm, recent: Ints | None, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
 ) -> Update:
-    """A group of clients gives its exact gradients at `x`, by samples; nobody trains."""
+    """A group of clients gives its exact gradients at `x`, by samples, and does not train."""
     group = arrive(plain, worker, broadcast, work, memory, [])
     g, n = group.site.full_gradient(broadcast.x).double(), group.me.samples.double()
     lately = torch.from_numpy(np.isin(work.clients, [] if recent is None else recent)).to(n)[:, None] * n
@@ -90,16 +89,17 @@ class Path(Rule):
         return found
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
-        off = deviations(me.notes["path"], self.anchor, me.steps)
+        done = torch.arange(len(self.anchor), device=me.steps.device) < me.steps
+        off = (me.notes["path"] - self.anchor) * done[:, :, None]  # theta_i^j - theta^j for j <= J_i, 0 beyond
         pulled = (me.samples / me.steps)[:, :, None] * off
         # as scalars, because a shadow sequence may go to infinity where the client itself does not
-        return Up(scalars={"apart": drift(off, me.steps), "off": pulled.flatten(1)})
+        return Up(scalars={"apart": off.square().sum((1, 2))[:, None] / me.steps, "off": pulled.flatten(1)})
 
 
 def witness(
     algorithm: Algorithm, anchor: Tensor, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
 ) -> Update:
-    """The same training once more, and where it went, seen from `anchor`, `[longest, params]`; nobody remembers it."""
+    """The same training once more, and where it went, seen from `anchor`, `[longest, params]`; not kept."""
     order = np.argsort(-work.steps, kind="stable")
     group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), [])
     pairs = zip(group.rules, group.views, strict=True)
@@ -130,13 +130,21 @@ class Seen:
 
     @property
     def drift(self) -> float:
-        """eps = sum_i p_i eps_i."""
+        """The client drift (GHBM, definition 3.1): sum_i p_i (1 / J_i) sum_j ||theta_i^j - theta^j||^2."""
         return float((self.p * self.rows["apart"]).sum())
 
     @property
     def spread(self) -> float:
-        shares = step_shares(self.p, self.rows["steps"], len(self.off))
-        return spread(self.drift, self.off / self.samples.sum(), shares)
+        """The part of the drift in which clients differ from each other; the rest is a movement common to all.
+
+            sum_ij (p_i / J_i) ||theta_i^j - mean_j||^2 = drift - sum_j ||pulled_j||^2 / c_j
+
+        pulled_j = sum_i (p_i / J_i) (theta_i^j - theta^j); c_j sums p_i / J_i over the clients that do step j.
+        """
+        steps = self.rows["steps"]
+        c = ((torch.arange(len(self.off), device=steps.device) < steps) * self.p / steps).sum(0)
+        pulled = (self.off / self.samples.sum())[c > 0]
+        return at_least(self.drift - float((pulled.square().sum(1) / c[c > 0]).sum()), 0.0)
 
     @property
     def remembered(self) -> Tensor | None:

@@ -42,7 +42,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
     if len(names) > 1:
         raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
     compared = verdict.compare(groups)
-    said, ready, runs = verdict.in_words(compared), comparable(groups, waiting), all_runs(groups)
+    said, ready = verdict.in_words(compared), comparable(groups, waiting)
     if not ready:
         said |= standing(groups, waiting)
     said["warnings"] += _unequal(groups)
@@ -50,6 +50,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
     clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
     if replays and not ready and len(groups) > 1:
         clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
+    machines = (settings(run.environment, say=_text) for run in all_runs(groups))
     return {
         "title": f"fedkeel: {names[0]}",
         "task": names[0],
@@ -65,9 +66,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
         **_columns(groups),
         "clients": clients,
         "configuration": _configuration(groups),
-        "environment": list(
-            {str(flat): flat for run in runs if (flat := settings(run.environment, say=_text))}.values()
-        ),
+        "environment": list({str(known): known for known in machines if known}.values()),
         "runs": list(chain.from_iterable(map(_progress, groups))),
     }
 
@@ -162,7 +161,7 @@ def _progress(group: Group) -> list[Document]:
     """How far each run is, for the live page."""
     lines = []
     for run in group.runs:
-        row = run.history[-1] if run.history else {"round": 0}
+        row = run.history[-1]
         scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
         wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
         pace = row["round"] / wall if wall else None
