@@ -3,5 +3,4 @@
 in the terminal       progress, terminal, diagnosis, heatmap
 as a page             runs (read) -> curves, verdict, replay -> page (page.html, .css, .js)
 while it goes on      ui (the same page, served)
-on the command line   command
 """

@@ -21,7 +21,6 @@ from ..trackers import settings
 from . import replay, verdict
 from .curves import columns, curve
 from .runs import Group, Ran, Reader, all_runs, not_started
-from .standing import Planned, comparable, standing
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
@@ -33,7 +32,7 @@ PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css
 Document = dict[str, Any]
 
 
-def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Planned] = ()) -> Document:
+def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[verdict.Planned] = ()) -> Document:
     """Everything the page shows. Without `replays` the panels about clients say that they come later.
 
     waiting: runs that are planned and have not started; there is no verdict before they have ended.
@@ -42,9 +41,9 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
     if len(names) > 1:
         raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
     compared = verdict.compare(groups)
-    said, ready = verdict.in_words(compared), comparable(groups, waiting)
+    said, ready = verdict.in_words(compared), verdict.comparable(groups, waiting)
     if not ready:
-        said |= standing(groups, waiting)
+        said |= verdict.standing(groups, waiting)
     said["warnings"] += _unequal(groups)
     later = {"why": "Shown when all runs have ended."}
     clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
@@ -194,15 +193,12 @@ def as_html(made: Document, live: bool = False) -> str:
     page, script, style = (file.read_text(encoding="utf-8") for file in PAGE)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; base-uri 'none'"
-    said = made.get("verdict", {})
-    lines = [said.get("headline", ""), *said.get("points", []), *said.get("warnings", [])]
     parts = {
         "policy": policy + ("; connect-src 'self'" if live else ""),
         "title": html.escape(made["title"]),
         "style": style,
         "script": script,
         "data": as_json({**made, "live": live}),
-        "verdict": "".join(f"<p>{html.escape(line)}</p>" for line in lines),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
 

@@ -5,7 +5,6 @@ plan.py       reads and checks such a file
 carry_out.py  runs its arms, each in a directory of its own; what is done is not run again
 verdict.py    the rule that says whether a claim reproduces, fixed before any result was seen
 page.py       the table with the paper's figures beside ours, and the index over all papers
-command.py    the command
 """
 
 SCALES = ("small", "paper")

@@ -199,8 +199,7 @@ def _arm_line(arm: dict[str, Any], metric: str) -> str:
     digits = 2 if metric in ("accuracy", "last", "lr", "megabytes") else 1 if metric == "rounds" else 0
     mean = f"{'> ' if arm['missed'] else ''}{arm['mean']:.{digits}f}"
     half = f" ± {arm['half']:.{digits}f}" if arm["half"] is not None else ""
-    notes = [f"{arm['missed']} missed"] if arm["missed"] else []
-    notes += [f"{arm['diverged']} diverged"] if arm["diverged"] else []
+    notes = [f"{arm[what]} {what}" for what in ("missed", "diverged") if arm[what]]
     extra = f" ({', '.join(notes)})" if notes else ""
     budget = f", budget {arm['budget']}" if arm["budget"] else ""
     seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in arm["values"])

@@ -14,11 +14,6 @@ from .grid import Cell, Grid
 METRICS = {"rounds": "rounds to the target", "last": "last accuracy", "best": "best accuracy of any round"}
 
 
-def usual_metric(arms: Sequence[Arm]) -> str:
-    """Rounds to target where a target is known and some cell reaches it with every seed; else the last accuracy."""
-    return "rounds" if any(arm.target is not None and not arm.missed for arm in arms) else "last"
-
-
 @dataclass(frozen=True)
 class Scored:
     """A cell, what its seeds scored (None: a seed diverged or did not reach the target), and its words for a table."""
@@ -69,7 +64,8 @@ class Choice:
 
     @classmethod
     def of(cls, grid: Grid, cells: Sequence[Cell], arms: Sequence[Arm], metric: str | None) -> Choice:
-        metric = metric or usual_metric(arms)
+        """Without a metric: rounds to the target where some cell reaches it with every seed, else the last accuracy."""
+        metric = metric or ("rounds" if any(not arm.never and not arm.missed for arm in arms) else "last")
         sign = 1 if metric == "rounds" else -1
         all_cells = [scored(cell, arm, metric) for cell, arm in zip(cells, arms, strict=True)]
         return cls(grid, metric, sorted(all_cells, key=lambda s: float("inf") if s.mean is None else sign * s.mean))
@@ -85,24 +81,23 @@ class Choice:
     @property
     def told_apart(self) -> bool | None:
         """Whether the 95 % interval of the paired difference to the runner-up leaves out 0; None with one seed."""
-        if self.best is None or self.runner_up is None or not self.best.values or not self.runner_up.values:
+        if self.runner_up is None:
             return None
-        apart = [a - b for a, b in zip(self.best.values, self.runner_up.values, strict=True)]
-        return mean_of(apart).clear if len(apart) > 1 else None
+        best, second = (one.values or [] for one in self.ranked[:2])
+        return mean_of([a - b for a, b in zip(best, second, strict=True)]).clear if len(best) > 1 else None
 
     @property
     def on_edge(self) -> list[str]:
         """Keys whose best value is the smallest or the largest tried: the true best may lie outside."""
         if self.best is None:
             return []
-        tried = dict(zip(self.grid.keys, zip(*(s.cell for s in self.ranked), strict=True), strict=True))
-        chosen = dict(zip(self.grid.keys, self.best.cell, strict=True))
+        edges = []
         # In a searched range the ends are the range's: no trial lies exactly there, so only lists have an edge.
-        return [
-            key for key in self.grid.values
-            if all(map(is_number, tried[key])) and len(set(tried[key])) > 1
-            and chosen[key] in (min(tried[key]), max(tried[key]))
-        ]  # fmt: skip
+        for place, key in enumerate(self.grid.values):
+            tried = {one.cell[place] for one in self.ranked}
+            if all(map(is_number, tried)) and len(tried) > 1 and self.best.cell[place] in (min(tried), max(tried)):
+                edges.append(key)
+        return edges
 
     def as_dict(self) -> dict[str, Any]:
         """What `sweep.json` says."""

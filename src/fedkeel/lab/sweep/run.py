@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
         algorithms = [canonical(grid, cell) for cell in grid.cells()]
     else:
         _optuna()
-        ends = [grid.algorithm(tuple(v[i] for v in _spans(grid))) for i in (0, -1)]
-        algorithms = list(dict.fromkeys(recipes.algorithm(text).spec or text for text in ends))
+        spans = [*grid.values.values(), *((span.low, span.high) for span in grid.ranges.values())]
+        algorithms = list(dict.fromkeys(canonical(grid, tuple(span[i] for span in spans)) for i in (0, -1)))
     config = study.config() | {"algorithms": algorithms}
     checked = Study.from_config(config)
     task = checked.made_task()
@@ -58,28 +58,20 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
         metric, trials, _ = about["metric"], about["optuna"], about["batch"]
     except (KeyError, TypeError, AttributeError) as error:  # edited by hand
         raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
-    config = probed(config)
-    if config.get("compile") and not (out / "config.json").exists():
-        study = Study.from_config(config)
+    study = Study.from_config(config)
+    if study.engine == "probe":  # measured once, here, so that all cells share the mode
+        study = study.probed(study.made_task())
+        config = config | {"engine": study.engine, "engine_reason": study.why}
+    if study.compile and not (out / "config.json").exists():
         study.check_kernels(study.made_task())
     if trials is None:
-        cells = list(grid.cells())
-        arms = _run(config, out, jobs, tell)
+        cells, arms = list(grid.cells()), _run(config, out, jobs, tell)
     else:
         metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
         cells, arms = _search(config, grid, metric, out, jobs, tell)
     choice = Choice.of(grid, cells, arms, metric)
     files.write_json(out / "sweep.json", document(config, choice))
     return choice
-
-
-def probed(config: Config) -> Config:
-    """The same with a mode in the place of "probe": measured once, here, so that all cells share it."""
-    if config.get("engine") != "probe":
-        return config
-    study = Study.from_config(config)
-    study = study.probed(study.made_task())
-    return config | {"engine": study.engine, "engine_reason": study.why}
 
 
 def document(config: Config, choice: Choice) -> dict[str, Any]:
@@ -117,16 +109,12 @@ def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell:
         arms = _run(config | {"algorithms": list(cells)}, out, jobs, tell)
         by_name = {arm.name: arm for arm in arms}
         for trial, cell in zip(trials, picked, strict=True):
-            search.tell(trial, _worth(cell, by_name[canonical(grid, cell)], metric))
+            arm = by_name[canonical(grid, cell)]
+            longest = max(history[-1]["round"] for history in arm.histories)
+            failed = 2.0 * longest if metric == "rounds" else 0.0  # steers the search, and is never reported
+            mean = scored(cell, arm, metric).mean
+            search.tell(trial, failed if mean is None else mean)
     return list(cells.values()), arms
-
-
-def _worth(cell: Cell, arm: Arm, metric: str) -> float:
-    """A number for the search even where a cell has none: it steers, and is never reported."""
-    mean = scored(cell, arm, metric).mean
-    if mean is not None:
-        return mean
-    return max(history[-1]["round"] for history in arm.histories) * 2.0 if metric == "rounds" else 0.0
 
 
 def _suggest(trial: Any, key: str, grid: Grid) -> Any:
@@ -136,10 +124,6 @@ def _suggest(trial: Any, key: str, grid: Grid) -> Any:
     if isinstance(span.low, int) and isinstance(span.high, int):
         return trial.suggest_int(key, span.low, span.high, log=span.low > 0)
     return float(f"{trial.suggest_float(key, span.low, span.high, log=span.low > 0):.3g}")  # a name one can read
-
-
-def _spans(grid: Grid) -> list[Sequence[Any]]:
-    return [*grid.values.values(), *((span.low, span.high) for span in grid.ranges.values())]
 
 
 def _optuna() -> Any:
