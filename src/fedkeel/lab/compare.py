@@ -50,10 +50,9 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
     """What it costs to be as good as the baseline ends (GHBM paper, appendix C.3); None where a seed diverged.
 
     The quality is the baseline's mean accuracy of the last n rounds, over its seeds. With r the first round at which
-    a seed of the arm has it and T the rounds of the run, a cost is (cost of the whole run) r / T; the baseline's own
-    is that of its whole run. A reduction is 1 - (mean cost of the arm) / (mean cost of the baseline). As in the
-    paper r = T for a seed that does not get there; `reached` says how many did, and with fewer than all of them the
-    reduction is more than what is true. Compute is counted in gradients and, as the paper does, in wall seconds.
+    a seed of the arm has it and T the rounds of the run, a cost is (cost of the whole run) r / T, the baseline's with
+    r = T. As in the paper r = T also for a seed that does not get there: with `reached` below the number of seeds, the
+    reduction 1 - (mean cost of the arm) / (mean cost of the baseline) is too large.
     """
     values = base.lasts(n)
     if arm.diverged or base.diverged or not values:

@@ -1,12 +1,10 @@
 """The statistics of runs: one arm, one result, one rule for intervals; used by compare, sweep, report and reproduce.
 
-Seed i of one arm is paired with seed i of the other: they share the initial model, cohorts, budgets and batches, so
-differences are taken seed by seed. A seed that did not reach its target never counts as if it had: where that leaves
-only a bound, the bound is reported.
+Seed i of one arm is paired with seed i of the other: they share the initial model, cohorts, budgets and batches. A seed
+that did not reach its target never counts as if it had: where that leaves only a bound, the bound is reported.
 
-Intervals are 95 % intervals from Student's t over paired seeds, everywhere (`interval`, `mean_of`), with one exception:
-a speed-up is a ratio of two means and not a mean over seeds, so `speedup` resamples the pairs of seeds; the shares that
-it cuts off at both ends follow from the same t quantile.
+Intervals are 95 % intervals from Student's t over paired seeds (`interval`, `mean_of`), with one exception: a speed-up
+is a ratio of two means and not a mean over seeds, so `speedup` resamples the pairs of seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -269,6 +268,14 @@ def shared_rounds(histories: Sequence[History], column: str) -> dict[int, list[R
     known = [{row["round"]: row for row in history if number(row.get(column)) is not None} for history in histories]
     rounds = sorted(set.intersection(*(set(rows) for rows in known))) if known else []
     return {r: [rows[r] for rows in known] for r in rounds}
+
+
+def columns(histories: Iterable[History]) -> list[str]:
+    """Every column with a number in it, in order of appearance."""
+    names: dict[str, None] = {}
+    for row in chain.from_iterable(histories):
+        names |= {name: None for name, value in row.items() if is_number(value)}
+    return list(names)
 
 
 def window(rounds: int) -> int:

@@ -1,8 +1,8 @@
 """Trackers: callbacks that pass a run's rows on to TensorBoard, MLflow or Weights & Biases.
 
 A callback is called with every history row. `begin(config)` before the first and `end(status)` after the last are
-optional; status is "done", "stopped", "diverged", or "failed" when an error ended the run. That is the whole protocol;
-a tracker of your own is a small class. Nothing leaves the machine unless the tracking library is configured to send it.
+optional; status is "done", "stopped", "diverged", or "failed" when an error ended the run. Nothing leaves the machine
+unless the tracking library is configured to send it.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ class MLflow:
         self.folder = None if folder is None else Path(folder).resolve()
 
     def begin(self, config: dict[str, Any]) -> None:
-        uri = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{self.folder / 'mlflow.db'}"
+        uri = None if self.folder is None else f"sqlite:///{self.folder / 'mlflow.db'}"
         # A client of our own: the library's current run and store are the user's.
         self.client = self.library.MlflowClient(tracking_uri=uri)
         known = self.client.get_experiment_by_name("fedkeel")
@@ -100,8 +99,7 @@ class MLflow:
 
     def end(self, status: str) -> None:
         self.client.set_tag(self.run, "fedkeel.status", status)
-        ended = {"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED")
-        self.client.set_terminated(self.run, ended)
+        self.client.set_terminated(self.run, {"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
 
 
 class Wandb:

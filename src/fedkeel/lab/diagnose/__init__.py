@@ -22,8 +22,7 @@ from ...messages import Plan
 from ...response import coefficients
 from ...round import Job, State, invite
 from .measures import COLUMNS, alignment, bound, coefficient_shares, means, momentum_error, shadow_sequence
-from .memory import server_memory
-from .watch import Field, Seen, replay
+from .watch import Field, Seen, replay, server_memory
 
 __all__ = ["COLUMNS", "alignment", "bound", "diagnose", "means", "momentum_error"]
 

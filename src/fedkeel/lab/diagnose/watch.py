@@ -1,15 +1,17 @@
-"""What is run beside a round: exact gradients at a point, and the round once more, watched and thrown away."""
+"""What is run beside a round: exact gradients at a point; the round once more, watched; what a method remembers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ... import rules
 from ...aggregate import Uniform, collect
 from ...algorithm import Algorithm
 from ...data.batches import Batch
@@ -17,12 +19,15 @@ from ...engine import Engine
 from ...engine.worker import Worker
 from ...local import arrive, train_clients
 from ...messages import Broadcast, Memory, Update, Work
+from ...optim import SGD, Adaptive, Optimizer
 from ...round import Job, State
 from ...rule import End, Me, Objective, Rule, Tensors, Up
+from ...rules import GHBM, FedADC, FedCM, FedHBM, LocalGHBM, Mime, MimeLite
+from ...rules.heavy_ball import scaling
 from ...survey import survey
+from ...tables import nearest
 from ...world import Ints
 from .measures import Slope, at_least
-from .memory import client_memory
 
 EVERYBODY = 100  # up to so many clients, all of them give the true gradient; with more, those of the cohort
 
@@ -94,6 +99,36 @@ class Path(Rule):
         pulled = (me.samples / me.steps)[:, :, None] * off
         # as scalars, because a shadow sequence may go to infinity where the client itself does not
         return Up(scalars={"apart": off.square().sum((1, 2))[:, None] / me.steps, "off": pulled.flatten(1)})
+
+
+def client_memory(rule: Rule, me: Me) -> Tensor | None:
+    """The momentum that a rule's clients start the round with, as a gradient of any length; None without one."""
+    known = nearest(CLIENT_MEMORY, type(rule))
+    return known(rule, me) if known else None
+
+
+def server_memory(server: Optimizer, state: Tensors) -> Tensor | None:
+    """The momentum in the server optimizer's state, as a gradient of any length; None without one."""
+    if isinstance(server, SGD):
+        return -state["v"] if server.momentum else None
+    return state["m"] if isinstance(server, Adaptive) and server.beta1 else None
+
+
+def _anchor(rule: LocalGHBM | FedHBM, me: Me) -> Tensor | None:
+    known = 1 - me.first if isinstance(rule, FedHBM) and rule.first == "none" else 1.0
+    return known * scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
+
+
+# Every rule of ours has an entry, so that none is forgotten: None for those that remember no gradient.
+CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None] | None] = {
+    **dict.fromkeys((rules.Proximal, rules.Guess, rules.Scaffold, rules.FedDyn, rules.AdaBest), None),
+    **dict.fromkeys((rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses), None),
+    rules.SelfDistillation: None,
+    GHBM: lambda rule, me: -me.sent["M"] if me.sent else None,
+    **dict.fromkeys((LocalGHBM, FedHBM), _anchor),
+    FedCM: lambda rule, me: me.sent.get("D"),
+    **dict.fromkeys((FedADC, Mime, MimeLite), lambda rule, me: me.sent.get("m")),
+}
 
 
 def witness(

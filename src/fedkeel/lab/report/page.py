@@ -14,20 +14,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
+from ...run.history import History
 from ...version import __version__
-from ..stats import amount, number
+from ..stats import amount, columns, number, shared_rounds
 from ..trackers import settings
 from . import replay, verdict
-from .curves import columns, curve
 from .runs import Group, Ran, Reader, all_runs, not_started
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
 STEPS = {"lr_min", "lr_median", "lr_max"}
 AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
-
 PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css")]
+
+POINTS = 400  # per curve; a screen shows no more
+AXES = ("round", "gradients", "megabytes")
 
 Document = dict[str, Any]
 
@@ -93,6 +97,42 @@ def _arm(group: Group) -> Document:
     running = [{"seed": run.config["seed"], "curves": curves([run])} for run in group.runs if not run.complete]
     ended = group.complete
     return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
+
+
+def thinned(values: Sequence[int], most: int = POINTS) -> list[int]:
+    """At most this many of the values, evenly spread, the first and the last among them.
+
+    >>> thinned(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    return [values[i] for i in np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)]
+
+
+def curve(histories: Sequence[History], column: str) -> dict[str, list[float | None]] | None:
+    """Mean, least and largest value over seeds, at rounds for which every seed has one; None without any.
+
+    >>> curve([History([{"round": 0, "h": 1}, {"round": 1, "h": 3}]), History([{"round": 1, "h": 5}])], "h")["mean"]
+    [4.0]
+    """
+    shared = shared_rounds(histories, column)
+    if not shared:
+        return None
+    kept = [shared[r] for r in thinned(list(shared))]
+    made = {axis: [_mean([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
+    found = [[float(row[column]) for row in rows] for rows in kept]
+    made["mean"] = [_short(statistics.mean(values)) for values in found]
+    if len(histories) > 1:
+        made |= {"low": [_short(min(v)) for v in found], "high": [_short(max(v)) for v in found]}
+    return made
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _short(statistics.mean(known)) if len(known) == len(values) else None
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _columns(groups: Sequence[Group]) -> Document:

@@ -28,15 +28,10 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def draw(
-    curves: Mapping[str, Sequence[History]],
-    target: float | None = None,
-    console: Console | None = None,
-    height: int = 14,
-) -> None:
+def draw(curves: Mapping[str, Sequence[History]], target: float | None = None, console: Console | None = None) -> None:
     """Mean accuracy (loss, where there is no accuracy) over rounds, in braille dots."""
     console = console or Console()
-    width = max(30, min(console.width, 110) - 9)
+    width, height = max(30, min(console.width, 110) - 9), 14
     lines = {name: points for name, histories in curves.items() if (points := mean_curve(histories))}
     if not lines:
         return

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from typing import Any
 
-from ..stats import Arm, BySeed, Gain, difference, number, shared_rounds
-from .curves import columns
+from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_rounds
 from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}

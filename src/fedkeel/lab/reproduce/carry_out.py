@@ -8,30 +8,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
 
 from ...errors import InputError, MissingExtra
 from ...run import checkpoint as files
 from ...run.config import SharedConfig
-from ...run.history import History, Row
+from ...run.history import History
 from .. import study
+from ..report.progress import Watching
 from ..stats import Arm
 from ..study import Study
 from .plan import Line, Panel, Plan
 from .verdict import score
 
 Runs = dict[str, Arm]  # algorithm -> its runs
-
-
-class Watcher(Protocol):
-    """Sees a study's runs as they go on."""
-
-    def row(self, algorithm: str, seed: int, row: Row) -> Any: ...
-
-    def began(self, config: dict[str, Any]) -> None: ...
-
-
-Watch = Callable[[Study], AbstractContextManager[Watcher]]
+Watch = Callable[[Study], AbstractContextManager[Watching]]  # shows the runs of a study
 
 
 @dataclass

@@ -85,7 +85,7 @@ def _stop(children: Sequence[tuple[BaseProcess, Connection]]) -> None:
 
 def _work(config: dict[str, Any], pipe: Connection) -> None:
     """What a child does: one run after the other, until its pipe closes."""
-    study = replace(Study.from_config(config), why=config.get("engine_reason"))
+    study = replace(Study.from_config(config), why=config.get("engine_reason"), workers=1)
 
     def stop(algorithm: str, seed: int, row: Row) -> bool:
         return pipe.poll()
@@ -96,7 +96,7 @@ def _work(config: dict[str, Any], pipe: Connection) -> None:
             text, seed, folder = pipe.recv()
             try:
                 task = task or study.made_task()
-                _, status = one_run(study, task, text, seed, Path(folder), stop, workers=1)
+                _, status = one_run(study, task, text, seed, Path(folder), stop)
                 pipe.send(("ended", status))
             except KeyboardInterrupt:
                 pipe.send(("stopped", ""))
