@@ -21,8 +21,7 @@ import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.lab.report.heatmap import verdict
 from fedkeel.lab.stats import Arm
-from fedkeel.lab.sweep.choice import Choice
-from fedkeel.lab.sweep.grid import Grid, Range
+from fedkeel.lab.sweep.grid import Choice, Grid, Range
 from fedkeel.run.history import History
 
 SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]

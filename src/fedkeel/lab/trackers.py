@@ -8,8 +8,8 @@ unless the tracking library is configured to send it.
 from __future__ import annotations
 
 import importlib
+import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,18 @@ def numbers(row: Row) -> dict[str, float]:
     return {name: value for name, value in row.items() if name != "round" and is_number(value)}
 
 
-def settings(config: dict[str, Any], prefix: str = "", say: Callable[[Any], str] = str) -> dict[str, str]:
-    """A nested configuration as one level of texts.
+def settings(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested configuration as one level of texts: JSON, texts without their quotes.
 
-    >>> settings({"rounds": 5, "world": {"cohort": 20}})
-    {'rounds': '5', 'world.cohort': '20'}
+    >>> settings({"rounds": 5, "lr": None, "world": {"cohort": "all"}})
+    {'rounds': '5', 'lr': 'null', 'world.cohort': 'all'}
     """
     flat: dict[str, str] = {}
     for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= settings(value, f"{name}.", say) if isinstance(value, dict) else {name: say(value)}
+        if isinstance(value, dict):
+            flat |= settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 

@@ -21,7 +21,7 @@ from ...engine import Engine
 from ...messages import Plan
 from ...response import coefficients
 from ...round import Job, State, invite
-from .measures import COLUMNS, alignment, bound, coefficient_shares, means, momentum_error, shadow_sequence
+from .measures import COLUMNS, alignment, bound, means, momentum_error, shadow_sequence
 from .watch import Field, Seen, replay, server_memory
 
 __all__ = ["COLUMNS", "alignment", "bound", "diagnose", "means", "momentum_error"]
@@ -61,5 +61,5 @@ def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
     if algorithm.client.linear and all(rule.linear for rule in algorithm.rules):
         a = coefficients(algorithm.client, algorithm.rules, steps, plan.lr, job.world.expected).to(samples)
         norms = a.sum(1, keepdim=True)
-        found |= coefficient_shares(a, steps) | bound(a, samples, steps, algorithm.weighing)
+        found |= bound(a, samples, steps, algorithm.weighing)
     return found | alignment(seen.rows["update"], algorithm.weighing.each(samples, norms))

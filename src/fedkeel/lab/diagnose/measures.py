@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ def means(histories: Sequence[History]) -> dict[str, float]:
     >>> means([History([{"round": 1, "drift": 1.0}, {"round": 2, "drift": 3.0}, {"round": 3}])])
     {'drift': 2.0}
     """
-    found = {name: [row[name] for h in histories for row in h if row.get(name) is not None] for name in COLUMNS}
+    rows = list(chain.from_iterable(histories))
+    found = {name: [row[name] for row in rows if row.get(name) is not None] for name in COLUMNS}
     return {name: statistics.mean(values) for name, values in found.items() if values}
 
 
@@ -126,30 +128,28 @@ def momentum_error(memory: Tensor, gradient: Tensor) -> dict[str, float | None]:
     return {"momentum_error": error, "momentum_cosine": inner / math.sqrt(square * norm)}
 
 
-def coefficient_shares(a: Tensor, steps: Tensor) -> dict[str, float | None]:
-    """Means over the cohort of ||a_i||_1, and of the first and the last gradient's share of it.
-
-    >>> coefficient_shares(torch.tensor([[3.0, 1.0]]), torch.tensor([[2.0]]))
-    {'coefficient_norm': 4.0, 'coefficient_first': 0.75, 'coefficient_last': 0.25}
-    """
-    norms, last = a.sum(1, keepdim=True), a.gather(1, steps.long() - 1)
-    shares = {"norm": norms, "first": a[:, :1] / norms, "last": last / norms}
-    return {f"coefficient_{name}": float(value.mean()) for name, value in shares.items()}
-
-
 def bound(a: Tensor, samples: Tensor, steps: Tensor, weights: Weights) -> dict[str, float | None]:
-    """The constants of GEL's theorem 2 for this cohort of m clients (equations 10 to 14).
+    """How much each local gradient counts: means over the cohort of ||a_i||_1 and of the first and the last gradient's
+    share of it; and the constants of GEL's theorem 2 for this cohort of m clients (equations 10 to 14).
 
         tau_eff = sum_i p_i ||a_i||_1,   w_i = p_i ||a_i||_1 / tau_eff        (FedNova: w_i = p_i)
         A = m tau_eff sum_i w_i^2 ||a_i||_2^2 / ||a_i||_1^2        B = sum_i w_i (||a_i||_2^2 - last_i^2)
         C = max_i (||a_i||_1^2 - ||a_i||_1 last_i)
 
     Here p_i are the algorithm's own weights: tau_eff w_i is what multiplies a client's mean gradient.
+
+    >>> import fedkeel as fk
+    >>> found = bound(torch.tensor([[3.0, 1.0]]), torch.ones(1, 1), torch.tensor([[2.0]]), fk.Uniform())
+    >>> found["coefficient_norm"], found["coefficient_first"], found["coefficient_last"]
+    (4.0, 0.75, 0.25)
     """
     norms, squares, last = a.sum(1, keepdim=True), a.square().sum(1, keepdim=True), a.gather(1, steps.long() - 1)
     pull = weights.each(samples, norms) * norms * weights.scale(samples, norms, steps)
     tau_eff, w = pull.sum(), pull / pull.sum()
     return {
+        "coefficient_norm": float(norms.mean()),
+        "coefficient_first": float((a[:, :1] / norms).mean()),
+        "coefficient_last": float((last / norms).mean()),
         "bound_tau_eff": float(tau_eff),
         "bound_A": float(len(a) * tau_eff * (w**2 * squares / norms**2).sum()),
         "bound_B": float((w * (squares - last**2)).sum()),

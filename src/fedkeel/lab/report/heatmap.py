@@ -13,8 +13,7 @@ from rich.text import Text
 
 from ...errors import InputError, MissingExtra, is_number
 from ..stats import interval
-from ..sweep.choice import METRICS, Choice, Scored
-from ..sweep.grid import written
+from ..sweep.grid import METRICS, Choice, Scored, written
 
 BAR, LISTED = 40, 12  # characters of the longest bar, lines of the longest list
 

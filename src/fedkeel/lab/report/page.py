@@ -53,7 +53,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[ve
     clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
     if replays and not ready and len(groups) > 1:
         clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
-    machines = (settings(run.environment, say=_text) for run in all_runs(groups))
+    machines = (settings(run.environment) for run in all_runs(groups))
     return {
         "title": f"fedkeel: {names[0]}",
         "task": names[0],
@@ -148,7 +148,11 @@ def _columns(groups: Sequence[Group]) -> Document:
         fixed = {name: values for name, values in fixed.items() if name not in STEPS}
     same = {n: v[0] for n, v in fixed.items() if len(set(v)) == 1}
     constant = {name: values for name, values in fixed.items() if name not in same}
-    return {"columns": _kinds([name for name in found if name not in fixed]), "constant": constant, "same": same}
+    drawn = [name for name in found if name not in fixed]
+    scores = [n for n in verdict.METRICS if n in drawn] + [n for n in drawn if n.startswith(("accuracy_", "loss_"))]
+    kinds = {"scores": scores, "tuned": [n for n in TUNED if n in drawn], "spread": [n for n in SPREAD if n in drawn]}
+    kinds["more"] = [n for n in drawn if n not in {*AXIS_COLUMNS, *chain.from_iterable(kinds.values())}]
+    return {"columns": kinds, "constant": constant, "same": same}
 
 
 def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
@@ -169,16 +173,9 @@ def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
     return means
 
 
-def _kinds(found: Sequence[str]) -> dict[str, list[str]]:
-    scores = [n for n in verdict.METRICS if n in found] + [n for n in found if n.startswith(("accuracy_", "loss_"))]
-    shown = {"scores": scores, "tuned": [n for n in TUNED if n in found], "spread": [n for n in SPREAD if n in found]}
-    rest = [n for n in found if n not in AXIS_COLUMNS and not any(n in names for names in shown.values())]
-    return {**shown, "more": rest}
-
-
 def _configuration(groups: Sequence[Group]) -> Document:
     """What all runs share, and what is an arm's own."""
-    flat = [settings(group.runs[0].config, say=_text) for group in groups]
+    flat = [settings(group.runs[0].config) for group in groups]
     flat = [{n: v for n, v in one.items() if n not in ("seed", "algorithm", "fedkeel")} for one in flat]
     shared = {n: v for n, v in flat[0].items() if all(one.get(n) == v for one in flat)}
     own = [{n: v for n, v in one.items() if n not in shared} for one in flat]
@@ -190,10 +187,6 @@ def _configuration(groups: Sequence[Group]) -> Document:
             for group, values in zip(groups, own, strict=True)
         ],
     }  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _progress(group: Group) -> list[Document]:

@@ -130,16 +130,14 @@ def accuracies(groups: list[Group], task: Task) -> Panel:
             "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values],
             "mean": float(values.mean()), "median": float(np.median(values)), "worst": float(worst.mean()),
         })  # fmt: skip
-    chosen = _chosen(len(task.data))
-    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": _each(len(chosen))}
+    chosen, each = _chosen(len(task.data))
+    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each}
 
 
-def _chosen(population: int) -> NDArray[np.int64]:
-    return np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
-
-
-def _each(clients: int) -> int:
-    return max(20, SAMPLES // clients)
+def _chosen(population: int) -> tuple[NDArray[np.int64], int]:
+    """The clients on which models are tried, and how many samples of each at most."""
+    clients = np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
+    return clients, max(20, SAMPLES // len(clients))
 
 
 @torch.no_grad()
@@ -155,8 +153,8 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     model = cast.adopt(run.config["seed"], dtype, "cpu")
     files.load_model(run.folder, model)
     model.module.eval()
-    data, chosen = cast.data, _chosen(len(task.data))
-    sizes = np.minimum(data.sizes(chosen), _each(len(chosen)))
+    data, (chosen, each) = cast.data, _chosen(len(task.data))
+    sizes = np.minimum(data.sizes(chosen), each)
     rows = [np.arange(n) + data.offsets[c] for c, n in zip(chosen, sizes, strict=True)]
     index = torch.from_numpy(np.concatenate(rows))
     block = max(1, BLOCK // max(1, data.x[0].numel()))

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
@@ -69,11 +70,9 @@ class Ui:
 
     def wait(self) -> None:
         """Until Ctrl-C."""
-        try:
+        with suppress(KeyboardInterrupt):
             while True:
                 time.sleep(3600)
-        except KeyboardInterrupt:
-            return
 
     def linger(self) -> None:
         """Let a page that is watching ask once more, so that it shows how the runs ended."""

@@ -52,6 +52,11 @@ class Comparison:
         able = [s for s in self.arms if s.sound and not s.missed and s.mean_cost(cost) is not None]
         return min(able, key=lambda s: s.mean_cost(cost) or 0.0, default=None)
 
+    def cheaper_than(self, fast: Arm) -> list[tuple[str, Arm]]:
+        """The other costs of which another arm than the fastest takes the least, each with that arm."""
+        found = [(cost, self.cheapest(cost)) for cost in COSTS if cost != "round"]
+        return [(cost, arm) for cost, arm in found if arm is not None and arm is not fast]
+
     def saved(self, a: Arm, b: Arm) -> Gain | None:
         """Rounds to the target that a saves over b; at least that many where seeds of b did not get there."""
         if self.target is None or a.missed or not (a.sound and b.sound):
@@ -92,7 +97,7 @@ def compare(groups: Sequence[Group]) -> Comparison:
 
 def in_words(c: Comparison) -> dict[str, Any]:
     """The verdict in plain English: a headline, what it rests on, and what to beware of."""
-    points = [*_cost(c), *_end(c), *_clear_pairs(c), *_sure(c)]
+    points = [*_cost(c), *_end(c), *_sure(c)]
     return {"headline": _headline(c), "points": points, "warnings": _warnings(c)}
 
 
@@ -123,11 +128,9 @@ def _unclear(c: Comparison, best: Arm, tied: Sequence[Arm]) -> str:
 def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
     """Why one might prefer another arm to the one that takes the fewest rounds: only what is clear."""
     reasons = []
-    for cost in ("gradients", "megabytes"):
-        other = c.cheapest(cost)
-        if other is not None and other is not fast:
-            less = difference(fast.costs(cost), other.costs(cost))
-            reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
+    for cost, other in c.cheaper_than(fast):
+        less = difference(fast.costs(cost), other.costs(cost))
+        reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
     if end is not fast and fast not in c.tied(end, c.ahead):
         reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
     return reasons
@@ -137,20 +140,18 @@ def _cost(c: Comparison) -> list[str]:
     fast, base, end = c.cheapest("round"), c.arms[0], c.best_at_the_end()
     if c.target is None:
         why = "" if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. "
-        return [f"{why}The whole run of {end.name} took {_price(end)}{_over(end)}."] if end else []
+        return [f"{why}The whole run of {end.name} took {_price(end)}."] if end else []
     if fast is None:
         return [f"No algorithm reached {c.target:g} in every seed."]
-    points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}{_over(fast)}."]
+    points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}."]
     if fast is not base and (saved := c.saved(fast, base)) is not None:
         least = "at least " if base.missed else ""
         points.append(
-            f"The baseline {base.name} took {least}{_price(base)}: {fast.name} saves {least}"
+            f"The baseline {base.name} took {least}{_price(base, over=False)}: {fast.name} saves {least}"
             f"{_ranged(saved, '{:.1f}')} rounds{'' if saved.clear or saved.low is None else ' (not clear)'}."
         )
-    for cost in ("gradients", "megabytes"):
-        other = c.cheapest(cost)
-        if other is not None and other is not fast:
-            points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other)}.")
+    for cost, other in c.cheaper_than(fast):
+        points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other, over=False)}.")
     return points
 
 
@@ -164,17 +165,9 @@ def _end(c: Comparison) -> list[str]:
     tied = c.tied(end, c.ahead)
     if tied and len(end.seeds) > 1:
         text += f"; {_unclear(c, end, tied)}"
-    return [text + "."]
-
-
-def _clear_pairs(c: Comparison) -> list[str]:
-    """Clear differences between arms over which the best one has no clear lead: these are not equally good."""
-    if (end := c.best_at_the_end()) is None:
-        return []
-    tied = c.tied(end, c.ahead)
-    leads = [(a, b, c.ahead(a, b)) for a, b in permutations(tied, 2)]
+    leads = [(a, b, c.ahead(a, b)) for a, b in permutations(tied, 2)]  # the tied arms are not all equally good
     said = [f"{a.name} clearly ends better than {b.name}" for a, b, lead in leads if lead and (lead.low or 0) > 0]
-    return [f"Among the other arms, {listed(said)}."] if said else []
+    return [f"{text}.", *([f"Among the other arms, {listed(said)}."] if said else [])]
 
 
 def _sure(c: Comparison) -> list[str]:
@@ -196,12 +189,13 @@ def _sure(c: Comparison) -> list[str]:
 
 
 def _warnings(c: Comparison) -> list[str]:
-    lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.arms if s.diverged]
+    lines = []
     for s in c.arms:
-        if s.missed and not s.diverged:
+        if s.diverged:
+            lines.append(f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds.")
+        elif s.missed:
             some = f"{s.missed} of {len(s.seeds)} seeds"
             lines.append(f"{s.name} did not reach {c.target:g} in {some} (counted with the whole run).")
-    for s in c.arms:
         if s.unfinished:
             left = "1 run has" if s.unfinished == 1 else f"{s.unfinished} runs have"
             lines.append(f"{s.name}: {left} not ended; the table leaves out such runs.")
@@ -253,9 +247,10 @@ def _said(found: Gain | None, more: str, less: str) -> str:
     return (more if (found.value or 0.0) > 0 else less) if found.clear else "not clear"
 
 
-def _price(s: Arm) -> str:
+def _price(s: Arm, over: bool = True) -> str:
     known = [(name, value) for name in COSTS if (value := s.mean_cost(name)) is not None]
-    return listed(f"{_amount(name, value)} {COSTS[name]}" for name, value in known)
+    means = f" (means over {len(s.seeds)} seeds)" if over and len(s.seeds) > 1 else ""
+    return listed(f"{_amount(name, value)} {COSTS[name]}" for name, value in known) + means
 
 
 def _amount(cost: str, value: float) -> str:
@@ -267,10 +262,6 @@ def _amount(cost: str, value: float) -> str:
     if cost == "gradients" or value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if cost == "round" or value >= 10 else f"{value:.3g}"
-
-
-def _over(s: Arm) -> str:
-    return f" (means over {len(s.seeds)} seeds)" if len(s.seeds) > 1 else ""
 
 
 def _mean(values: BySeed) -> str:

@@ -12,8 +12,7 @@ from ...errors import InputError, MissingExtra, check, is_count
 from ...run import checkpoint as files
 from ..stats import Arm
 from ..study import Study, finished, status_of
-from .choice import METRICS, Choice, scored
-from .grid import Cell, Grid
+from .grid import METRICS, Cell, Choice, Grid, scored
 from .processes import Item, run_all
 
 Config = dict[str, Any]
