@@ -1,11 +1,5 @@
 """Why does a method win or fail? Measures of one round, taken beside the training and never in it.
 
-    the true gradient here, and how clients disagree about it      Field, Slope
-    where averaging after every step would have led                shadow_sequence
-    the round once more, watched and then thrown away              witness; drift, spread, alignment
-    what the method remembers, against the true gradient           momentum_error
-    how much each local gradient counts                            response.coefficients, bound
-
 The round is replayed from counted randomness on the same state, so the training does not change by a bit. Means over
 clients weigh by samples, p_i = n_i / sum n: one yardstick for all methods, the papers' where clients hold equally many.
 """

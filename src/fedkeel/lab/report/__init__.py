@@ -1,6 +1,1 @@
-"""What a run looks like.
-
-in the terminal       progress, terminal, diagnosis, heatmap
-as a page             runs (read) -> verdict, replay -> page (page.html, .css, .js)
-while it goes on      ui (the same page, served)
-"""
+"""What a run looks like: in the terminal, as a page made of the runs read from their folders, and as a live page."""

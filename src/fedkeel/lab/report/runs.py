@@ -146,8 +146,8 @@ def labels(names: Sequence[str]) -> list[str]:
     try:
         parsed = [grammar.parse(name) for name in names]
     except InputError:
-        return list(names)
-    if len(set(names)) < 2:
+        parsed = []
+    if not parsed or len(set(names)) < 2:
         return list(names)
     common = set.intersection(*(set(map(repr, segments[0][1].items())) for segments in parsed))
     short = []

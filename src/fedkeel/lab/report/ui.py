@@ -1,8 +1,7 @@
 """The live page: the report of runs in progress, served on this machine only.
 
-The address has a random token in it, and requests with another Host header are refused, so that no other page in the
-browser can read the runs or stop them. The stop button leaves a file `stop` in the directories of unfinished runs;
-`training.Log` sees it after the round, and the run ends as if interrupted: checkpointed, to be resumed.
+The stop button leaves a file `stop` in the directories of unfinished runs; `training.Log` sees it after the round, and
+the run ends as if interrupted: checkpointed, to be resumed.
 """
 
 from __future__ import annotations
@@ -82,21 +81,23 @@ class Ui:
 
     def document(self) -> Document:
         """What the page shows now; an error about the folders is shown on the page."""
+        error = ""
         with self.lock:  # two pages at once would read everything twice
             self.asked_at = time.monotonic()
             try:
                 folders = [folder for folder in self.folders if folder.is_dir()]
                 groups, waiting = self.reader.read(folders), not_started(folders)
                 runs = all_runs(groups)
-                if not runs:
-                    return _empty("")
-                if not self.replays or waiting or not all(run.complete for run in runs):
+                ended = not waiting and all(run.complete for run in runs)
+                if runs and not (self.replays and ended):
                     return document(groups, replays=False, waiting=waiting)
-                if self.finished is None or self.finished[0] != runs:  # the reader gives the same while nothing changes
-                    self.finished = runs, document(groups)
-                return self.finished[1]
-            except (FedkeelError, OSError) as error:
-                return _empty(str(error))
+                if runs:
+                    if self.finished is None or self.finished[0] != runs:  # the reader gives the same while none changes
+                        self.finished = runs, document(groups)
+                    return self.finished[1]
+            except (FedkeelError, OSError) as found:
+                error = str(found)
+        return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
 
     def stop(self) -> int:
         """Ask every unfinished run to stop after its round; gives how many there are."""
@@ -106,10 +107,6 @@ class Ui:
         for run in left:
             (run.folder / files.STOP).touch()
         return len(left)
-
-
-def _empty(error: str) -> Document:
-    return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
 
 
 def _handler(ui: Ui) -> type[BaseHTTPRequestHandler]:

@@ -30,7 +30,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...run.history import History
@@ -45,19 +45,16 @@ NOT_RUN, CANNOT = "not run", "could not run here"
 WEAKEST_FIRST = (NOT, DIRECTION, REPRODUCED)
 
 
-Ends = tuple[float | None, float | None, float | None]  # a gain and its interval: value, low, high
-
-
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what came out, as the data of the page have it."""
+    """A claim with what came out, as the data of the page have it; a gain is its value, low and high."""
 
     text: str
     paper: float | None
     metric: str
-    gain: Ends
+    gain: Sequence[float]
     control: str | None
-    over_control: Ends | None
+    over_control: Sequence[float] | None
     verdict: str
 
 
@@ -70,13 +67,11 @@ def judge(measured: Measured) -> list[Judged]:
         arm, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
         broke = broke or missed(measured, claim.arm, metric) > 0
-        own, paper, against = gain(metric, arm, other), paper_gain(panel, claim), None
-        if claim.control:
-            control = gain(metric, arm, per_seed(measured, claim.control, metric))
-            against = control.value, control.low, control.high
+        own, paper = gain(metric, arm, other), paper_gain(panel, claim)
+        control = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
+        against = None if control is None else astuple(control)[:3]
         said = verdict(own, paper, claim.margin, broke)
-        ends = own.value, own.low, own.high
-        judged.append(Judged(claim_text(claim, metric), paper, metric, ends, claim.control, against, said))
+        judged.append(Judged(claim_text(claim, metric), paper, metric, astuple(own)[:3], claim.control, against, said))
     return judged
 
 

@@ -17,19 +17,9 @@ METRICS = {"rounds": "rounds to the target", "last": "last accuracy", "best": "b
 
 
 @dataclass(frozen=True)
-class Range:
-    """An interval to search in: by its logarithm where both ends are above 0, in whole numbers where both are whole."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:g}..{self.high:g}"
-
-
-@dataclass(frozen=True)
 class Grid:
-    """An algorithm and the values its keys take.
+    """An algorithm and the values its keys take, or the (low, high) in which they are searched: by the logarithm where
+    both are above 0, in whole numbers where both are whole.
 
     >>> grid = Grid.parse("fedprox+gel", ["lr=0.01,0.1", "gel.steps=5,10"])
     >>> grid.algorithm(next(grid.cells()))
@@ -38,13 +28,13 @@ class Grid:
 
     base: str
     values: dict[str, list[Any]]
-    ranges: dict[str, Range]
+    ranges: dict[str, tuple[float, float]]
 
     @classmethod
     def parse(cls, base: str, texts: Sequence[str]) -> Grid:
         """Read `key=a,b,c` and `key=low..high`; `part.key` is a key of a later part of the algorithm."""
         values: dict[str, list[Any]] = {}
-        ranges: dict[str, Range] = {}
+        ranges: dict[str, tuple[float, float]] = {}
         for text in texts:
             key, equals, rest = (part.strip() for part in text.partition("="))
             if not key or not equals or not rest:
@@ -53,10 +43,9 @@ class Grid:
                 raise InputError(f"'{key}' is given twice.")
             low, dots, high = rest.partition("..")
             if dots:
-                ends = grammar.value_of(low), grammar.value_of(high)
+                ranges[key] = ends = grammar.value_of(low), grammar.value_of(high)
                 if not (is_number(ends[0]) and is_number(ends[1]) and ends[0] < ends[1]):
                     raise InputError(f"Cannot read '{text}': a range is LOW..HIGH, two numbers, the smaller first.")
-                ranges[key] = Range(*ends)
             else:
                 values[key] = [grammar.value_of(value.strip()) for value in rest.split(",") if value.strip()]
                 if len(values[key]) != len(set(map(str, values[key]))):
@@ -66,7 +55,7 @@ class Grid:
     def texts(self) -> list[str]:
         """What `parse` reads."""
         lists = [f"{key}={','.join(map(written, values))}" for key, values in self.values.items()]
-        return lists + [f"{key}={span}" for key, span in self.ranges.items()]
+        return lists + [f"{key}={low:g}..{high:g}" for key, (low, high) in self.ranges.items()]
 
     @property
     def keys(self) -> list[str]:

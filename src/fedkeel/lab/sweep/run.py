@@ -31,7 +31,7 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
         algorithms = [canonical(grid, cell) for cell in grid.cells()]
     else:
         _optuna()
-        spans = [*grid.values.values(), *((span.low, span.high) for span in grid.ranges.values())]
+        spans = [*grid.values.values(), *grid.ranges.values()]
         algorithms = list(dict.fromkeys(canonical(grid, tuple(span[i] for span in spans)) for i in (0, -1)))
     config = study.config() | {"algorithms": algorithms}
     checked = Study.from_config(config)
@@ -119,10 +119,10 @@ def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell:
 def _suggest(trial: Any, key: str, grid: Grid) -> Any:
     if key in grid.values:
         return trial.suggest_categorical(key, grid.values[key])
-    span = grid.ranges[key]
-    if isinstance(span.low, int) and isinstance(span.high, int):
-        return trial.suggest_int(key, span.low, span.high, log=span.low > 0)
-    return float(f"{trial.suggest_float(key, span.low, span.high, log=span.low > 0):.3g}")  # a name one can read
+    low, high = grid.ranges[key]
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=low > 0)
+    return float(f"{trial.suggest_float(key, low, high, log=low > 0):.3g}")  # a name one can read
 
 
 def _optuna() -> Any:
