@@ -59,11 +59,8 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
         return None
     quality = statistics.mean(values)
     rows = [history.reaching(quality) for history in arm.histories]
-    metrics: dict[str, Any] = {
-        "quality": quality,
-        "reached": sum(row is not None for row in rows),
-        "rounds": [None if row is None else row["round"] for row in rows],
-    }
+    rounds = [None if row is None else row["round"] for row in rows]
+    metrics = {"quality": quality, "reached": sum(row is not None for row in rows), "rounds": rounds}
     for column in ("bytes", "gradients", "wall_seconds"):
         own = statistics.mean(
             amount(history[-1], column) * (1 if row is None or arm is base else row["round"] / history[-1]["round"])

@@ -33,8 +33,6 @@ BySeed = Mapping[int, float]
 class Gain:
     """By how much one arm differs from another: a number with its interval, or only a bound, or nothing.
 
-    It prints as a share, as speed-ups are reported.
-
     >>> print(Gain(0.304, low=0.12, high=0.45), Gain(more_than=0.12), Gain(less_than=-0.2), Gain(), sep=" | ")
     +30.4% [+12, +45] | > +12.0% | < -20.0% | -
     """

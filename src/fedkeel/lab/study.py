@@ -128,14 +128,8 @@ class Study(SharedConfig):
 
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
-        return {
-            "fedkeel": __version__,
-            "task": self.task,
-            "algorithms": list(self.algorithms),
-            "world": self.world.parameters(),
-            "seeds": list(self.seeds),
-            **self.plain(),
-        }
+        named = {"fedkeel": __version__, "task": self.task, "algorithms": list(self.algorithms)}
+        return named | {"world": self.world.parameters(), "seeds": list(self.seeds), **self.plain()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Study:

@@ -17,11 +17,11 @@ from ..errors import MissingExtra, is_number, unknown
 from ..run.history import Row
 
 
-def _load(module: str, package: str, extra: str) -> Any:
+def _load(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(package, extra, "This tracker") from error
+        raise MissingExtra(extra, extra, "This tracker") from error
 
 
 def numbers(row: Row) -> dict[str, float]:
@@ -61,7 +61,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | os.PathLike[str] = "tensorboard") -> None:
         self.folder = Path(folder)
-        self.library = _load("torch.utils.tensorboard", "tensorboard", "tensorboard")
+        self.library = _load("torch.utils.tensorboard", "tensorboard")
 
     def begin(self, config: dict[str, Any]) -> None:
         self.writer = self.library.SummaryWriter(str(self.folder))
@@ -80,7 +80,7 @@ class MLflow:
     """Log to MLflow: a database file in a folder or, without one, where MLFLOW_TRACKING_URI says."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.library = _load("mlflow", "mlflow", "mlflow")
+        self.library = _load("mlflow", "mlflow")
         self.folder = None if folder is None else Path(folder).resolve()
 
     def begin(self, config: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Wandb:
     """Log to Weights & Biases; into a folder it writes offline (`wandb sync` sends it later, if you want)."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.library = _load("wandb", "wandb", "wandb")
+        self.library = _load("wandb", "wandb")
         self.folder = None if folder is None else Path(folder)
 
     def begin(self, config: dict[str, Any]) -> None:

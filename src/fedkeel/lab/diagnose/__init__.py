@@ -32,10 +32,8 @@ def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     here, shadow = field.at(state.x), None
     if not algorithm.client.finds_rate:  # where clients each find their rate, the shadow sequence has none
         shadow = shadow_sequence(state.x, here.mean, lambda y: field.at(y).mean, algorithm.client, plan.lr, longest)
-
     anchor = state.x.expand(longest, -1) if shadow is None else shadow
     seen = replay(job, engine, broadcast, work, anchor)
-
     found: dict[str, Any] = here.columns() | {"diagnostic_gradients": field.spent + seen.gradients}
     if len(seen.samples):
         found |= {"drift": None if shadow is None else seen.drift, "spread": seen.spread}

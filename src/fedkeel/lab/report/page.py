@@ -9,7 +9,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
 STEPS = {"lr_min", "lr_median", "lr_max"}
 AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
 PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css")]
-
 POINTS = 400  # per curve; a screen shows no more
 AXES = ("round", "gradients", "megabytes")
 
@@ -99,15 +98,6 @@ def _arm(group: Group) -> Document:
     return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
 
 
-def thinned(values: Sequence[int], most: int = POINTS) -> list[int]:
-    """At most this many of the values, evenly spread, the first and the last among them.
-
-    >>> thinned(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    return [values[i] for i in np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)]
-
-
 def curve(histories: Sequence[History], column: str) -> dict[str, list[float | None]] | None:
     """Mean, least and largest value over seeds, at rounds for which every seed has one; None without any.
 
@@ -117,22 +107,21 @@ def curve(histories: Sequence[History], column: str) -> dict[str, list[float | N
     shared = shared_rounds(histories, column)
     if not shared:
         return None
-    kept = [shared[r] for r in thinned(list(shared))]
-    made = {axis: [_mean([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
+    spread = np.linspace(0, len(shared) - 1, min(POINTS, len(shared))).round()  # with the first and the last
+    rounds = list(shared)
+    kept = [shared[rounds[int(i)]] for i in spread]
+    made = {axis: [_short([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
     found = [[float(row[column]) for row in rows] for rows in kept]
-    made["mean"] = [_short(statistics.mean(values)) for values in found]
+    made["mean"] = [_short(values) for values in found]
     if len(histories) > 1:
-        made |= {"low": [_short(min(v)) for v in found], "high": [_short(max(v)) for v in found]}
+        made |= {"low": [_short(values, min) for values in found], "high": [_short(values, max) for values in found]}
     return made
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _short(values: Sequence[float | None], take: Callable[[list[float]], float] = statistics.mean) -> float | None:
+    """The mean (or what `take` takes) to six digits; None where one of them is missing."""
     known = [value for value in values if value is not None]
-    return _short(statistics.mean(known)) if len(known) == len(values) else None
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+    return float(f"{take(known):.6g}") if len(known) == len(values) else None
 
 
 def _columns(groups: Sequence[Group]) -> Document:

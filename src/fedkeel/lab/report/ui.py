@@ -92,7 +92,9 @@ class Ui:
                 if runs and not (self.replays and ended):
                     return document(groups, replays=False, waiting=waiting)
                 if runs:
-                    if self.finished is None or self.finished[0] != runs:  # the reader gives the same while none changes
+                    if (
+                        self.finished is None or self.finished[0] != runs
+                    ):  # the reader gives the same while none changes
                         self.finished = runs, document(groups)
                     return self.finished[1]
             except (FedkeelError, OSError) as found:

@@ -164,11 +164,8 @@ def names() -> list[str]:
     >>> "gel/table2" in names()
     True
     """
-
-    def natural(name: str) -> list[Any]:
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-    return sorted((f"{file.parent.name}/{file.stem}" for file in PAPERS.glob("*/*.toml")), key=natural)
+    found = (f"{file.parent.name}/{file.stem}" for file in PAPERS.glob("*/*.toml"))
+    return sorted(found, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
 
 
 def load(name: str, scale: str = "small") -> Plan:
