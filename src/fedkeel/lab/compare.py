@@ -121,9 +121,7 @@ def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
     def spent(column: str) -> list[Any]:
         return [None if row is None else amount(row, column) for row in arm.reached]
 
-    above = None
-    if arm.target is not None:
-        above = [beyond(h, b, arm.target) for h, b in zip(arm.histories, base.histories, strict=True)]
+    pairs, target = zip(arm.histories, base.histories, strict=True), arm.target
     return {
         "algorithm": arm.name,
         "status": list(arm.statuses),
@@ -136,7 +134,7 @@ def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "speedup_less_than": gain.less_than,
         **spread("final_accuracy", list(arm.finals.values())),
         **spread("last_n_accuracy", arm.lasts(n)),
-        "beyond_target": above,
+        "beyond_target": None if target is None else [beyond(own, other, target) for own, other in pairs],
         **spread("difference", equal_rounds(arm, base)),
         "cost_to_baseline_quality": cost_to_quality(arm, base, n),
         **({"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": per_flop} if per_flop is not None else {}),

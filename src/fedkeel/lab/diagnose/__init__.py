@@ -35,7 +35,7 @@ def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     anchor = state.x.expand(longest, -1) if shadow is None else shadow
     seen = replay(job, engine, broadcast, work, anchor)
     found: dict[str, Any] = here.columns() | {"diagnostic_gradients": field.spent + seen.gradients}
-    if len(seen.samples):
+    if len(seen.p):
         found |= {"drift": None if shadow is None else seen.drift, "spread": seen.spread}
         found |= combination(job, plan, seen)
         memory = server_memory(algorithm.server, state.optimizer) if seen.remembered is None else seen.remembered
@@ -46,7 +46,7 @@ def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
 
 def combination(job: Job, plan: Plan, seen: Seen) -> dict[str, float | None]:
     """How the cohort's updates are put together: of which gradients, and how well they agree."""
-    algorithm, samples, steps = job.algorithm, seen.samples, seen.rows["steps"]
+    algorithm, samples, steps = job.algorithm, seen.rows["samples"], seen.rows["steps"]
     found: dict[str, float | None] = {}
     norms = torch.ones_like(samples)
     # Only where an update is a fixed combination of its client's gradients, as GEL's theorem 2 asks (clipping aside).

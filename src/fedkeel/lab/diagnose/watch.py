@@ -155,13 +155,9 @@ class Seen:
     gradients: int
 
     @property
-    def samples(self) -> Tensor:
-        return self.rows["samples"]
-
-    @property
     def p(self) -> Tensor:
         """p_i = n_i / sum n."""
-        return self.samples / self.samples.sum()
+        return self.rows["samples"] / self.rows["samples"].sum()
 
     @property
     def drift(self) -> float:
@@ -178,7 +174,7 @@ class Seen:
         """
         steps = self.rows["steps"]
         c = ((torch.arange(len(self.off), device=steps.device) < steps) * self.p / steps).sum(0)
-        pulled = (self.off / self.samples.sum())[c > 0]
+        pulled = (self.off / self.rows["samples"].sum())[c > 0]
         return at_least(self.drift - float((pulled.square().sum(1) / c[c > 0]).sum()), 0.0)
 
     @property

@@ -79,10 +79,9 @@ class Reader:
         for folder in folders:
             if not folder.is_dir():
                 raise InputError(f"{folder} is not the directory of a run or of a comparison.")
-            order = _planned(folder)[0]
+            rank = {name: place for place, name in enumerate(_planned(folder)[0])}
             runs = [self.one(file.parent) for file in sorted(folder.rglob("history.jsonl"))]
-            runs.sort(key=lambda run: run.config["seed"])
-            for run in sorted(runs, key=lambda run: order.index(run.name) if run.name in order else len(order)):
+            for run in sorted(runs, key=lambda run: (rank.get(run.name, len(rank)), run.config["seed"])):
                 found.setdefault(run.folder.resolve(), run)
         groups = arms(list(found.values()))
         return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]

@@ -47,7 +47,6 @@ class Ui:
             self.server = ThreadingHTTPServer((HOST, port), _handler(self))
         except OSError as error:
             raise InputError(f"Port {port} cannot be used: {error.strerror}.") from error
-        self.server.daemon_threads = True
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True)
 
     @property

@@ -166,7 +166,13 @@ def run_all(config: Config, todo: Sequence[Item], jobs: int, tell: Tell) -> None
                     busy[ready] = left.popleft()
                     ready.send(busy[ready])
     finally:
-        _stop(children)
+        for _, pipe in children:
+            pipe.close()
+        for process, _ in children:
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join()
 
 
 def _start(config: Config) -> tuple[BaseProcess, Connection]:
@@ -193,16 +199,6 @@ def _answer(pipe: Connection, item: Item) -> str:
     if kind != "ended":
         raise (InputError if kind == "input" else FedkeelError)(f"{item[0]}, seed {item[1]}: {text}")
     return str(text)
-
-
-def _stop(children: Sequence[tuple[BaseProcess, Connection]]) -> None:
-    for _, pipe in children:
-        pipe.close()
-    for process, _ in children:
-        process.join(PATIENCE)
-        if process.is_alive():
-            process.kill()
-            process.join()
 
 
 def _work(config: Config, pipe: Connection) -> None:
