@@ -27,8 +27,8 @@ FRESH = 5.0  # seconds without a request after which no page is open; a page sen
 class Ui:
     """A server of the page about these folders; use it in a `with`.
 
-    replays: show what is replayed from configurations too, once every run has ended (it takes seconds of computing,
-    which a process that is training had better not spend).
+    replays: also show what is replayed from configurations, once every run has ended. It takes seconds of computing, so
+    a process that is training leaves it out.
 
     >>> with Ui([Path("runs")]) as ui:
     ...     ui.url.startswith("http://127.0.0.1:")

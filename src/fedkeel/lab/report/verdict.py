@@ -96,7 +96,7 @@ def compare(groups: Sequence[Group]) -> Comparison:
 
 
 def in_words(c: Comparison) -> dict[str, Any]:
-    """The verdict in plain English: a headline, what it rests on, and what to beware of."""
+    """The verdict in plain English: a headline, what it rests on, and warnings."""
     points = [*_cost(c), *_end(c), *_sure(c)]
     return {"headline": _headline(c), "points": points, "warnings": _warnings(c)}
 
@@ -254,7 +254,7 @@ def _price(s: Arm, over: bool = True) -> str:
 
 
 def _amount(cost: str, value: float) -> str:
-    """A cost with as many digits as it deserves.
+    """A cost with a number of digits that suits its size.
 
     >>> _amount("gradients", 12345.6), _amount("megabytes", 0.0512), _amount("round", 41.25)
     ('12,346', '0.0512', '41.2')

@@ -24,7 +24,7 @@ from .grid import METRICS, Cell, Choice, Grid, scored
 
 Config = dict[str, Any]
 Item = tuple[str, int, str]  # algorithm, seed, folder
-Tell = Callable[[Item, str], None]  # hears of a run that has ended, and how
+Tell = Callable[[Item, str], None]  # called with each run that has ended, and how it ended
 PATIENCE = 60.0  # seconds a child has for the round it is in when all is stopped
 
 
