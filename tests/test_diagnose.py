@@ -15,7 +15,7 @@ from fedkeel.aggregate import Nova, Samples, Uniform
 from fedkeel.cli import main
 from fedkeel.conformance import MODES, quadratics, toy, toy_world
 from fedkeel.lab import diagnose as d
-from fedkeel.lab.diagnose.memory import CLIENT_MEMORY
+from fedkeel.lab.diagnose.watch import CLIENT_MEMORY
 from fedkeel.recipes import RECIPES
 from fedkeel.response import coefficients, lengths
 from fedkeel.rules import RULES

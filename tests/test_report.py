@@ -17,8 +17,7 @@ import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.lab.compare import top_share
 from fedkeel.lab.report import replay, verdict
-from fedkeel.lab.report.curves import POINTS, curve
-from fedkeel.lab.report.page import as_html, document, read
+from fedkeel.lab.report.page import POINTS, as_html, curve, document, read
 from fedkeel.lab.report.runs import Group, Ran, Reader, arms, labels
 from fedkeel.lab.report.terminal import ranks, table
 from fedkeel.lab.stats import Arm, Gain, difference

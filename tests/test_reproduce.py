@@ -131,8 +131,8 @@ def test_each_verdict_can_come_out(gel: tuple[int, ...], expected: str):
     (judged,) = judge(measured)
     assert judged.verdict == expected
     assert judged.paper == pytest.approx(1.0)
-    assert judged.over_control is not None and judged.over_control.value is not None
-    assert judged.over_control.value < 0  # the control is ahead, and that is told
+    assert judged.over_control is not None and judged.over_control[0] is not None
+    assert judged.over_control[0] < 0  # the control is ahead, and that is told
 
 
 def test_no_worse_is_judged_by_its_margin():
@@ -160,7 +160,7 @@ def test_missing_the_target_more_cheaply_is_no_reproduction():
         for row in history:
             row["gradients"] *= 2  # its whole run costs twice as much
     (judged,) = judge(measured)
-    assert judged.gain.low > 0 and judged.verdict == "not reproduced"
+    assert judged.gain[1] > 0 and judged.verdict == "not reproduced"
 
 
 def test_accuracies_are_compared_in_points_and_costs_as_ratios():

@@ -21,8 +21,7 @@ import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.lab.report.heatmap import verdict
 from fedkeel.lab.stats import Arm
-from fedkeel.lab.sweep.choice import Choice
-from fedkeel.lab.sweep.grid import Grid, Range
+from fedkeel.lab.sweep.grid import Choice, Grid
 from fedkeel.run.history import History
 
 SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]
@@ -47,7 +46,7 @@ def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
     ]  # fmt: skip
     assert Grid.parse(grid.base, grid.texts()) == grid
     searched = Grid.parse("fedavg", ["lr=0.001..1", "momentum=0,0.9"])
-    assert searched.ranges == {"lr": Range(0.001, 1)}
+    assert searched.ranges == {"lr": (0.001, 1)}
     assert Grid.parse("fedavg", searched.texts()) == searched
 
 

@@ -254,6 +254,6 @@ def test_the_terminal_line_has_what_one_wants_to_know() -> None:
         "dropped": 1,
     }
     watching.row("gel", 0, row)
-    (line,) = watching.progress.tasks
+    (line,) = watching.tasks
     state = " ".join(line.fields["state"].split())
     assert state == "4/10 0.500 best 0.500 2.0 MB 1 dropped"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ..run.history import History
@@ -49,21 +50,17 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
     """What it costs to be as good as the baseline ends (GHBM paper, appendix C.3); None where a seed diverged.
 
     The quality is the baseline's mean accuracy of the last n rounds, over its seeds. With r the first round at which
-    a seed of the arm has it and T the rounds of the run, a cost is (cost of the whole run) r / T; the baseline's own
-    is that of its whole run. A reduction is 1 - (mean cost of the arm) / (mean cost of the baseline). As in the
-    paper r = T for a seed that does not get there; `reached` says how many did, and with fewer than all of them the
-    reduction is more than what is true. Compute is counted in gradients and, as the paper does, in wall seconds.
+    a seed of the arm has it and T the rounds of the run, a cost is (cost of the whole run) r / T, the baseline's with
+    r = T. As in the paper r = T also for a seed that does not get there: with `reached` below the number of seeds, the
+    reduction 1 - (mean cost of the arm) / (mean cost of the baseline) is too large.
     """
     values = base.lasts(n)
     if arm.diverged or base.diverged or not values:
         return None
     quality = statistics.mean(values)
     rows = [history.reaching(quality) for history in arm.histories]
-    metrics: dict[str, Any] = {
-        "quality": quality,
-        "reached": sum(row is not None for row in rows),
-        "rounds": [None if row is None else row["round"] for row in rows],
-    }
+    rounds = [None if row is None else row["round"] for row in rows]
+    metrics = {"quality": quality, "reached": sum(row is not None for row in rows), "rounds": rounds}
     for column in ("bytes", "gradients", "wall_seconds"):
         own = statistics.mean(
             amount(history[-1], column) * (1 if row is None or arm is base else row["round"] / history[-1]["round"])
@@ -75,11 +72,10 @@ def cost_to_quality(arm: Arm, base: Arm, n: int) -> dict[str, Any] | None:
 
 
 def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-    """Over tasks (accuracy by algorithm), how often an algorithm is best, and among the best two (the DeltaSGD
-    paper's headline).
+    """Over tasks (accuracy by algorithm), how often an algorithm is best and among the best two (the DeltaSGD paper).
 
     A share is of the tasks in which the algorithm was run; None (diverged) is never best; equals share a place. Fewer
-    than two tasks rank nobody: the result is empty.
+    than two tasks give no ranks: the result is empty.
 
     >>> top_share([{"fedavg": 0.8, "gel": 0.9, "sps": None}, {"fedavg": 0.7, "gel": 0.7}])["fedavg"]
     {'tasks': 2, 'top1': 0.5, 'top2': 1.0}
@@ -90,11 +86,11 @@ def top_share(tasks: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
         for name, score in scores.items():
             place = math.inf if score is None else 1 + sum(other > score for other in known)
             places.setdefault(name, []).append(place)
-    shares: dict[str, dict[str, float]] = {}
-    for name, got in places.items():
-        one, two = (sum(place <= best for place in got) / len(got) for best in (1, 2))
-        shares[name] = {"tasks": len(got), "top1": one, "top2": two}
-    return shares
+
+    def share(got: list[float], best: int) -> float:
+        return sum(place <= best for place in got) / len(got)
+
+    return {n: {"tasks": len(got), "top1": share(got, 1), "top2": share(got, 2)} for n, got in places.items()}
 
 
 def score(arm: Arm) -> float | None:
@@ -110,27 +106,22 @@ def mean_curve(histories: Sequence[History]) -> list[tuple[float, float]]:
 
 def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
     """What `summary.json` says; lists have one entry per seed, the first arm is the baseline of all others."""
-    n = window(max(history[-1]["round"] for arm in arms for history in arm.histories))
+    n = window(max(history[-1]["round"] for history in chain.from_iterable(arm.histories for arm in arms)))
     entries = [_entry(arm, arms[0], n) for arm in arms]
     return {"target": target, "baseline": arms[0].name, "last_n": n, "arms": entries}
 
 
-def _worth(arm: Arm) -> dict[str, Any]:
-    """What a unit of cost buys, of arms whose devices differ in size."""
-    per = arm.per("flops", 1e12)
-    return {} if per is None else {"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": per}
-
-
 def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
-    finals, lasts = list(arm.finals.values()), arm.lasts(n)
-    gain, apart = arm.speedup(base), equal_rounds(arm, base)
+    gain, per_flop, why = arm.speedup(base), arm.per("flops", 1e12), means(arm.histories)
+
+    def spread(name: str, values: list[float] | None) -> dict[str, Any]:
+        mean = statistics.mean(values) if values else None
+        return {name: values, f"{name}_mean": mean, f"{name}_95": interval(values or [])}
 
     def spent(column: str) -> list[Any]:
         return [None if row is None else amount(row, column) for row in arm.reached]
 
-    above = None
-    if arm.target is not None:
-        above = [beyond(h, b, arm.target) for h, b in zip(arm.histories, base.histories, strict=True)]
+    pairs, target = zip(arm.histories, base.histories, strict=True), arm.target
     return {
         "algorithm": arm.name,
         "status": list(arm.statuses),
@@ -141,17 +132,11 @@ def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "speedup_95": None if gain.low is None else [gain.low, gain.high],
         "speedup_more_than": gain.more_than,
         "speedup_less_than": gain.less_than,
-        "final_accuracy": finals,
-        "final_accuracy_mean": statistics.mean(finals) if finals else None,
-        "final_accuracy_95": interval(finals),
-        "last_n_accuracy": lasts,
-        "last_n_accuracy_mean": statistics.mean(lasts) if lasts else None,
-        "last_n_accuracy_95": interval(lasts),
-        "beyond_target": above,
-        "difference": apart,
-        "difference_mean": None if apart is None else statistics.mean(apart),
-        "difference_95": None if apart is None else interval(apart),
+        **spread("final_accuracy", list(arm.finals.values())),
+        **spread("last_n_accuracy", arm.lasts(n)),
+        "beyond_target": None if target is None else [beyond(own, other, target) for own, other in pairs],
+        **spread("difference", equal_rounds(arm, base)),
         "cost_to_baseline_quality": cost_to_quality(arm, base, n),
-        **_worth(arm),
-        **({"diagnosis": why} if (why := means(arm.histories)) else {}),
+        **({"accuracy_per_MB": arm.per("bytes", 1e6), "accuracy_per_TFLOP": per_flop} if per_flop is not None else {}),
+        **({"diagnosis": why} if why else {}),
     }

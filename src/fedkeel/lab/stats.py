@@ -1,12 +1,10 @@
 """The statistics of runs: one arm, one result, one rule for intervals; used by compare, sweep, report and reproduce.
 
-Seed i of one arm is paired with seed i of the other: they share the initial model, cohorts, budgets and batches, so
-differences are taken seed by seed. A seed that did not reach its target never counts as if it had: where that leaves
-only a bound, the bound is reported.
+Seed i of one arm is paired with seed i of the other: they share the initial model, cohorts, budgets and batches. A seed
+that did not reach its target never counts as if it had: where that leaves only a bound, the bound is reported.
 
-Intervals are 95 % intervals from Student's t over paired seeds, everywhere (`interval`, `mean_of`), with one exception:
-a speed-up is a ratio of two means and not a mean over seeds, so `speedup` resamples the pairs of seeds; the shares that
-it cuts off at both ends follow from the same t quantile.
+Intervals are 95 % intervals from Student's t over paired seeds (`interval`, `mean_of`), with one exception: a speed-up
+is a ratio of two means and not a mean over seeds, so `speedup` resamples the pairs of seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,6 @@ BySeed = Mapping[int, float]
 @dataclass(frozen=True)
 class Gain:
     """By how much one arm differs from another: a number with its interval, or only a bound, or nothing.
-
-    It prints as a share, as speed-ups are reported.
 
     >>> print(Gain(0.304, low=0.12, high=0.45), Gain(more_than=0.12), Gain(less_than=-0.2), Gain(), sep=" | ")
     +30.4% [+12, +45] | > +12.0% | < -20.0% | -
@@ -64,9 +61,7 @@ class Gain:
 
 
 def mean_of(values: Sequence[float]) -> Gain:
-    """The mean with its interval: none of a single value, nothing of no values."""
-    if not values:
-        return Gain()
+    """The mean with its interval; a single value has none."""
     mean, half = statistics.mean(values), interval(values)
     return Gain(mean) if half is None else Gain(mean, mean - half, mean + half)
 
@@ -99,36 +94,20 @@ def t975(freedom: int) -> float:
     >>> [t975(freedom) for freedom in (1, 2, 30, 1000)]
     [12.706, 4.303, 2.042, 1.962]
     """
-    low, high = 1.9, 13.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if _within(middle, freedom) < 0.95:
-            low = middle
-        else:
-            high = middle
-    return round(low, 3)
-
-
-def _within(t: float, freedom: int) -> float:
-    """The probability of -t to t, a finite sum for whole degrees of freedom (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
-    angle, odd = math.atan(t / math.sqrt(freedom)), freedom % 2
-    term, total = math.cos(angle) if odd else 1.0, 0.0
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    t, odds = np.linspace(0.0, 13.0, 100_001), (freedom + 1) / 2
+    scale = math.exp(math.lgamma(odds) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    density = scale * (1 + t**2 / freedom) ** -odds
+    below = np.cumsum(density[1:] + density[:-1]) * t[1] / 2  # the probability of 0 to t
+    return round(float(np.interp(0.475, below, t[1:])), 3)
 
 
 def speedup(base: Sequence[float], arm: Sequence[float], base_cut: bool = False, arm_cut: bool = False) -> Gain:
     """mean(base) / mean(arm) - 1, of paired rounds to target, with a 95 % interval from resampled pairs.
 
-    The interval: draw n of the n seeds with replacement 10,000 times, each time both arms' rounds of the same seeds;
-    take the ratio of means less 1; cut off the same share at both ends. For n seeds that share is
-    Phi(-sqrt(n/(n-1)) t), t the 97.5 % quantile of Student's t with n-1 degrees of freedom (Hesterberg 2015,
-    doi:10.1080/00031305.2015.1089789): 2.5 % for many seeds, less for few, where the plain quantiles are too narrow. No
-    resample leaves the range of the seeds, so with two to four of them the interval still covers less than 95 %.
-    The draws are counted: the same rounds give the same interval.
+    Of 10,000 resamples of the n seeds, the same share is cut off at both ends: Phi(-sqrt(n/(n-1)) t), t the 97.5 %
+    quantile of Student's t with n-1 degrees of freedom (Hesterberg 2015, doi:10.1080/00031305.2015.1089789). That is
+    2.5 % for many seeds, less for few, where the plain quantiles are too narrow. No resample leaves the range of the
+    seeds, so with two to four of them the interval still covers less than 95 %. The same rounds give the same interval.
 
     base_cut, arm_cut: some seeds did not reach the target; their number is the rounds they ran, less than what they
     would need. Then the ratio is a lower bound (base cut), an upper bound (arm cut), or says nothing (both).
@@ -187,7 +166,6 @@ class Arm:
 
     @property
     def diverged(self) -> int:
-        """Seeds that diverged."""
         return self.statuses.count("diverged")
 
     @property
@@ -240,13 +218,10 @@ class Arm:
 
     def per(self, cost: str, unit: float) -> float | None:
         """The last accuracy per unit of what the whole run cost, mean over seeds; None where that is not counted."""
-        shares: list[float] = []
-        for history in self.histories:
-            accuracy, spent = history.last("accuracy"), amount(history[-1], cost)
-            if accuracy is None or not spent:
-                return None
-            shares.append(accuracy / (spent / unit))
-        return statistics.mean(shares)
+        pairs = [(history.last("accuracy"), amount(history[-1], cost)) for history in self.histories]
+        if any(accuracy is None or not spent for accuracy, spent in pairs):
+            return None
+        return statistics.mean(accuracy / (spent / unit) for accuracy, spent in pairs)
 
     @cached_property
     def finals(self) -> dict[int, float]:
@@ -291,6 +266,14 @@ def shared_rounds(histories: Sequence[History], column: str) -> dict[int, list[R
     known = [{row["round"]: row for row in history if number(row.get(column)) is not None} for history in histories]
     rounds = sorted(set.intersection(*(set(rows) for rows in known))) if known else []
     return {r: [rows[r] for rows in known] for r in rounds}
+
+
+def columns(histories: Iterable[History]) -> list[str]:
+    """Every column with a number in it, in order of appearance."""
+    names: dict[str, None] = {}
+    for row in chain.from_iterable(histories):
+        names |= {name: None for name, value in row.items() if is_number(value)}
+    return list(names)
 
 
 def window(rounds: int) -> int:

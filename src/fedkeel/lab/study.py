@@ -44,6 +44,7 @@ class Study(SharedConfig):
     track: Sequence[str] = ()  # trackers, as `NAME[:DIR]`; they see the runs and are no part of the configuration
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
+    workers: int | None = None  # threads of a run, by default one per core
     below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
 
     def __post_init__(self) -> None:
@@ -97,9 +98,9 @@ class Study(SharedConfig):
             training.check_diagnose(self.diagnose, self.algorithm(text))
             training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
 
-    def local(self, workers: int | None = None) -> Local:
+    def local(self) -> Local:
         """Where its clients run."""
-        return Local(self.engine, workers, self.chunk, self.compile, self.why)
+        return Local(self.engine, self.workers, self.chunk, self.compile, self.why)
 
     def probed(self, task: Task) -> Study:
         """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
@@ -121,18 +122,14 @@ class Study(SharedConfig):
             seen.append(kind)
             own = (task if capacity is None else capacity.adapt(task)).cast(dtype, device)
             with one_thread():
-                self.local(1).start(own, own.adopt(seed, dtype, device), seed, capacity, own_loss).close()
+                replace(self, workers=1).local().start(
+                    own, own.adopt(seed, dtype, device), seed, capacity, own_loss
+                ).close()
 
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
-        return {
-            "fedkeel": __version__,
-            "task": self.task,
-            "algorithms": list(self.algorithms),
-            "world": self.world.parameters(),
-            "seeds": list(self.seeds),
-            **self.plain(),
-        }
+        named = {"fedkeel": __version__, "task": self.task, "algorithms": list(self.algorithms)}
+        return named | {"world": self.world.parameters(), "seeds": list(self.seeds), **self.plain()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Study:
@@ -162,9 +159,10 @@ def folder_name(text: str) -> str:
 
 
 Watch = Callable[[str, int, Row], Any]  # sees (algorithm, seed, row)
+Began = Callable[[dict[str, Any]], None]  # sees the configuration of a run that starts or goes on
 
 
-def carry_out(study: Study, out: Path, watch: Watch, began: Callable[[dict[str, Any]], None]) -> list[Arm]:
+def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
     """Run, resume or just read every run of the study; runs that are done are not run again."""
     task = study.made_task()
     study.check(task)
@@ -202,14 +200,7 @@ def status_of(folder: Path) -> str:
 
 
 def one_run(
-    study: Study,
-    task: Task,
-    text: str,
-    seed: int,
-    folder: Path,
-    watch: Watch,
-    began: Callable[[dict[str, Any]], None] = lambda config: None,
-    workers: int | None = None,
+    study: Study, task: Task, text: str, seed: int, folder: Path, watch: Watch, began: Began = lambda config: None
 ) -> tuple[History, str]:
     """Run, resume or just read one run of the study; gives its history and how it ended."""
     callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
@@ -222,9 +213,9 @@ def one_run(
             history = rows.read(folder / "history.jsonl")
             watch(text, seed, history[-1])
             return history, status
-        run = training.resume(folder, task=task, callbacks=callbacks, workers=workers)
+        run = training.resume(folder, task=task, callbacks=callbacks, workers=study.workers)
     else:
-        settings = study.run_config(seed).keywords() | {"engine": study.local(workers)}
+        settings = study.run_config(seed).keywords() | {"engine": study.local()}
         run = training.train(
             task, study.algorithm(text), study.world, **settings, checkpoint=folder, callbacks=callbacks, started=began
         )

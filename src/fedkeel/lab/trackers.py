@@ -1,15 +1,15 @@
 """Trackers: callbacks that pass a run's rows on to TensorBoard, MLflow or Weights & Biases.
 
 A callback is called with every history row. `begin(config)` before the first and `end(status)` after the last are
-optional; status is "done", "stopped", "diverged", or "failed" when an error ended the run. That is the whole protocol;
-a tracker of your own is a small class. Nothing leaves the machine unless the tracking library is configured to send it.
+optional; status is "done", "stopped", "diverged", or "failed" when an error ended the run. Nothing leaves the machine
+unless the tracking library is configured to send it.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from ..errors import MissingExtra, is_number, unknown
 from ..run.history import Row
 
 
-def _load(module: str, package: str, extra: str) -> Any:
+def _load(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(package, extra, "This tracker") from error
+        raise MissingExtra(extra, extra, "This tracker") from error
 
 
 def numbers(row: Row) -> dict[str, float]:
@@ -33,16 +33,18 @@ def numbers(row: Row) -> dict[str, float]:
     return {name: value for name, value in row.items() if name != "round" and is_number(value)}
 
 
-def settings(config: dict[str, Any], prefix: str = "", say: Callable[[Any], str] = str) -> dict[str, str]:
-    """A nested configuration as one level of texts.
+def settings(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested configuration as one level of texts: JSON, texts without their quotes.
 
-    >>> settings({"rounds": 5, "world": {"cohort": 20}})
-    {'rounds': '5', 'world.cohort': '20'}
+    >>> settings({"rounds": 5, "lr": None, "world": {"cohort": "all"}})
+    {'rounds': '5', 'lr': 'null', 'world.cohort': 'all'}
     """
     flat: dict[str, str] = {}
     for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= settings(value, f"{name}.", say) if isinstance(value, dict) else {name: say(value)}
+        if isinstance(value, dict):
+            flat |= settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 
@@ -59,7 +61,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | os.PathLike[str] = "tensorboard") -> None:
         self.folder = Path(folder)
-        self.library = _load("torch.utils.tensorboard", "tensorboard", "tensorboard")
+        self.library = _load("torch.utils.tensorboard", "tensorboard")
 
     def begin(self, config: dict[str, Any]) -> None:
         self.writer = self.library.SummaryWriter(str(self.folder))
@@ -78,14 +80,13 @@ class MLflow:
     """Log to MLflow: a database file in a folder or, without one, where MLFLOW_TRACKING_URI says."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.library = _load("mlflow", "mlflow", "mlflow")
+        self.library = _load("mlflow", "mlflow")
         self.folder = None if folder is None else Path(folder).resolve()
 
     def begin(self, config: dict[str, Any]) -> None:
-        uri = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{self.folder / 'mlflow.db'}"
+        uri = None if self.folder is None else f"sqlite:///{self.folder / 'mlflow.db'}"
         # A client of our own: the library's current run and store are the user's.
         self.client = self.library.MlflowClient(tracking_uri=uri)
         known = self.client.get_experiment_by_name("fedkeel")
@@ -100,15 +101,14 @@ class MLflow:
 
     def end(self, status: str) -> None:
         self.client.set_tag(self.run, "fedkeel.status", status)
-        ended = {"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED")
-        self.client.set_terminated(self.run, ended)
+        self.client.set_terminated(self.run, {"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
 
 
 class Wandb:
     """Log to Weights & Biases; into a folder it writes offline (`wandb sync` sends it later, if you want)."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.library = _load("wandb", "wandb", "wandb")
+        self.library = _load("wandb", "wandb")
         self.folder = None if folder is None else Path(folder)
 
     def begin(self, config: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -27,52 +28,37 @@ def means(histories: Sequence[History]) -> dict[str, float]:
     >>> means([History([{"round": 1, "drift": 1.0}, {"round": 2, "drift": 3.0}, {"round": 3}])])
     {'drift': 2.0}
     """
-    found = {name: [row[name] for h in histories for row in h if row.get(name) is not None] for name in COLUMNS}
+    rows = list(chain.from_iterable(histories))
+    found = {name: [row[name] for row in rows if row.get(name) is not None] for name in COLUMNS}
     return {name: statistics.mean(values) for name, values in found.items() if values}
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The clients' exact gradients at one point: their mean, their mean square, the mean of recent cohorts.
-
-    >>> slope = Slope(torch.tensor([3.0, 4.0]), 35.0, None)
-    >>> slope.norm, slope.dissimilarity
-    (5.0, 10.0)
-    """
+    """The clients' exact gradients at one point: their mean, their mean square, the mean of recent cohorts."""
 
     mean: Tensor
     square: float
     recent: Tensor | None
 
-    @property
-    def norm(self) -> float:
-        """||g||, g = sum_i p_i g_i."""
-        return float(torch.linalg.vector_norm(self.mean))
-
-    @property
-    def dissimilarity(self) -> float:
-        """G^2 = sum_i p_i ||g_i - g||^2 = sum_i p_i ||g_i||^2 - ||g||^2 (GHBM, assumption 4.3)."""
-        return at_least(self.square - self.norm**2, 0.0)
-
-    @property
-    def ratio(self) -> float | None:
-        """sum_i p_i ||g_i||^2 / ||g||^2: the beta^2 of GEL's assumption 3 where kappa = 0."""
-        return at_least(self.square / self.norm**2, 1.0) if self.norm else None
-
-    @property
-    def sampling_error(self) -> float | None:
-        """||g_recent - g||^2 / ||g||^2: the left side of GHBM's lemma 4.7, by the true gradient's square."""
-        if self.recent is None or not self.norm:
-            return None
-        return float((self.recent - self.mean).square().sum()) / self.norm**2
-
     def columns(self) -> dict[str, float | None]:
-        return {
-            "dissimilarity": self.dissimilarity,
-            "dissimilarity_ratio": self.ratio,
-            "gradient_norm": self.norm,
-            "sampling_error": self.sampling_error,
-        }
+        """With g = sum_i p_i g_i:
+
+            gradient_norm = ||g||
+            dissimilarity = sum_i p_i ||g_i - g||^2 = sum_i p_i ||g_i||^2 - ||g||^2       (GHBM, assumption 4.3)
+            dissimilarity_ratio = sum_i p_i ||g_i||^2 / ||g||^2     (the beta^2 of GEL's assumption 3 where kappa = 0)
+            sampling_error = ||g_recent - g||^2 / ||g||^2        (the left side of GHBM's lemma 4.7, by ||g||^2)
+
+        >>> Slope(torch.tensor([3.0, 4.0]), 35.0, None).columns()
+        {'gradient_norm': 5.0, 'dissimilarity': 10.0, 'dissimilarity_ratio': 1.4}
+        """
+        norm = float(torch.linalg.vector_norm(self.mean))
+        found: dict[str, float | None] = {"gradient_norm": norm, "dissimilarity": at_least(self.square - norm**2, 0.0)}
+        if norm:
+            found["dissimilarity_ratio"] = at_least(self.square / norm**2, 1.0)
+        if norm and self.recent is not None:
+            found["sampling_error"] = float((self.recent - self.mean).square().sum()) / norm**2
+        return found
 
 
 def shadow_sequence(
@@ -99,43 +85,8 @@ def shadow_sequence(
     return torch.stack(places)
 
 
-def deviations(path: Tensor, anchor: Tensor, steps: Tensor) -> Tensor:
-    """theta_i^j - theta^j for j <= J_i, 0 beyond: `[clients, longest, params]`."""
-    done = torch.arange(len(anchor), device=steps.device) < steps
-    return (path - anchor) * done[:, :, None]
-
-
-def drift(off: Tensor, steps: Tensor) -> Tensor:
-    """A client's part of the client drift (GHBM, definition 3.1), `[clients, 1]`.
-
-        eps_i = (1 / J_i) sum_j ||theta_i^j - theta^j||^2,      eps = sum_i p_i eps_i
-
-    >>> drift(torch.tensor([[[3.0, 4.0], [0.0, 1.0]]]), torch.tensor([[2.0]])).item()
-    13.0
-    """
-    return off.square().sum((1, 2))[:, None] / steps
-
-
-def step_shares(p: Tensor, steps: Tensor, longest: int) -> Tensor:
-    """c_j = sum of p_i / J_i over the clients that do step j, `[longest]`; all of them sum to one."""
-    done = torch.arange(longest, device=steps.device) < steps
-    return (done * p / steps).sum(0)
-
-
-def spread(eps: float, pulled: Tensor, shares: Tensor) -> float:
-    """The part of the drift in which clients differ from each other; the rest is a way they all went.
-
-        spread = sum_ij (p_i / J_i) ||theta_i^j - mean_j||^2 = eps - sum_j ||pulled_j||^2 / c_j
-
-    pulled_j = sum_i (p_i / J_i) (theta_i^j - theta^j), `[longest, params]`; c_j as in `step_shares`.
-    """
-    done = shares > 0
-    common = float((pulled[done].square().sum(1) / shares[done]).sum())
-    return at_least(eps - common, 0.0)
-
-
 def at_least(value: float, least: float) -> float:
-    """Rounding does not take a square below its least value; what is not a number stays none (`max` would hide it)."""
+    """Rounding does not take a square below its least value; NaN stays NaN (`max` would hide it)."""
     return least if value < least else value
 
 
@@ -177,30 +128,28 @@ def momentum_error(memory: Tensor, gradient: Tensor) -> dict[str, float | None]:
     return {"momentum_error": error, "momentum_cosine": inner / math.sqrt(square * norm)}
 
 
-def coefficient_shares(a: Tensor, steps: Tensor) -> dict[str, float | None]:
-    """Means over the cohort of ||a_i||_1, and of the first and the last gradient's share of it.
-
-    >>> coefficient_shares(torch.tensor([[3.0, 1.0]]), torch.tensor([[2.0]]))
-    {'coefficient_norm': 4.0, 'coefficient_first': 0.75, 'coefficient_last': 0.25}
-    """
-    norms, last = a.sum(1, keepdim=True), a.gather(1, steps.long() - 1)
-    shares = {"norm": norms, "first": a[:, :1] / norms, "last": last / norms}
-    return {f"coefficient_{name}": float(value.mean()) for name, value in shares.items()}
-
-
 def bound(a: Tensor, samples: Tensor, steps: Tensor, weights: Weights) -> dict[str, float | None]:
-    """The constants of GEL's theorem 2 for this cohort of m clients (equations 10 to 14).
+    """How much each local gradient counts: means over the cohort of ||a_i||_1 and of the first and the last gradient's
+    share of it; and the constants of GEL's theorem 2 for this cohort of m clients (equations 10 to 14).
 
         tau_eff = sum_i p_i ||a_i||_1,   w_i = p_i ||a_i||_1 / tau_eff        (FedNova: w_i = p_i)
         A = m tau_eff sum_i w_i^2 ||a_i||_2^2 / ||a_i||_1^2        B = sum_i w_i (||a_i||_2^2 - last_i^2)
         C = max_i (||a_i||_1^2 - ||a_i||_1 last_i)
 
     Here p_i are the algorithm's own weights: tau_eff w_i is what multiplies a client's mean gradient.
+
+    >>> import fedkeel as fk
+    >>> found = bound(torch.tensor([[3.0, 1.0]]), torch.ones(1, 1), torch.tensor([[2.0]]), fk.Uniform())
+    >>> found["coefficient_norm"], found["coefficient_first"], found["coefficient_last"]
+    (4.0, 0.75, 0.25)
     """
     norms, squares, last = a.sum(1, keepdim=True), a.square().sum(1, keepdim=True), a.gather(1, steps.long() - 1)
     pull = weights.each(samples, norms) * norms * weights.scale(samples, norms, steps)
     tau_eff, w = pull.sum(), pull / pull.sum()
     return {
+        "coefficient_norm": float(norms.mean()),
+        "coefficient_first": float((a[:, :1] / norms).mean()),
+        "coefficient_last": float((last / norms).mean()),
         "bound_tau_eff": float(tau_eff),
         "bound_A": float(len(a) * tau_eff * (w**2 * squares / norms**2).sum()),
         "bound_B": float((w * (squares - last**2)).sum()),

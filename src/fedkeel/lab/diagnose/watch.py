@@ -1,15 +1,17 @@
-"""What is run beside a round: exact gradients at a point, and the round once more, watched and thrown away."""
+"""What is run beside a round: exact gradients at a point; the round once more, watched; what a method remembers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ... import rules
 from ...aggregate import Uniform, collect
 from ...algorithm import Algorithm
 from ...data.batches import Batch
@@ -17,14 +19,17 @@ from ...engine import Engine
 from ...engine.worker import Worker
 from ...local import arrive, train_clients
 from ...messages import Broadcast, Memory, Update, Work
+from ...optim import SGD, Adaptive, Optimizer
 from ...round import Job, State
 from ...rule import End, Me, Objective, Rule, Tensors, Up
+from ...rules import GHBM, FedADC, FedCM, FedHBM, LocalGHBM, Mime, MimeLite
+from ...rules.heavy_ball import scaling
 from ...survey import survey
+from ...tables import nearest
 from ...world import Ints
-from .measures import Slope, deviations, drift, spread, step_shares
-from .memory import client_memory
+from .measures import Slope, at_least
 
-EVERYBODY = 100  # up to so many clients, all are asked for the true gradient; with more of them, the cohort is
+EVERYBODY = 100  # up to so many clients, all of them give the true gradient; with more, those of the cohort
 
 
 class Field:
@@ -39,15 +44,14 @@ class Field:
         self.broadcast = replace(broadcast, slots={})
 
     def at(self, point: Tensor) -> Slope:
-        """Exact gradients there: one pass over the data of everybody who is asked."""
+        """Exact gradients there: one pass over the data of these clients."""
         once = np.ones(len(self.clients), dtype=np.int64)
         work = Work(self.broadcast.version, self.clients, once)
         do = partial(slopes, self.plain, self.recent)
         total = collect(self.engine.run(do, replace(self.broadcast, x=point), work, Uniform()), Uniform())
         self.spent += total.counts["gradients"]
-        mean, square, lately, samples = (
-            total.sums["", name, "mean"] for name in ("mean", "square", "recent", "samples")
-        )
+        names = ("mean", "square", "recent", "samples")
+        mean, square, lately, samples = (total.sums["", name, "mean"] for name in names)
         recent = None if self.recent is None else lately / samples[1]
         return Slope(mean / samples[0], float(square / samples[0]), recent)
 
@@ -63,7 +67,7 @@ def recent_clients(job: Job, t: int, cohort: Ints) -> Ints:
 def slopes(
     plain: Algorithm, recent: Ints | None, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
 ) -> Update:
-    """A group of clients gives its exact gradients at `x`, by samples; nobody trains."""
+    """A group of clients gives its exact gradients at `x`, by samples, and does not train."""
     group = arrive(plain, worker, broadcast, work, memory, [])
     g, n = group.site.full_gradient(broadcast.x).double(), group.me.samples.double()
     lately = torch.from_numpy(np.isin(work.clients, [] if recent is None else recent)).to(n)[:, None] * n
@@ -90,16 +94,47 @@ class Path(Rule):
         return found
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
-        off = deviations(me.notes["path"], self.anchor, me.steps)
+        done = torch.arange(len(self.anchor), device=me.steps.device) < me.steps
+        off = (me.notes["path"] - self.anchor) * done[:, :, None]  # theta_i^j - theta^j for j <= J_i, 0 beyond
         pulled = (me.samples / me.steps)[:, :, None] * off
         # as scalars, because a shadow sequence may go to infinity where the client itself does not
-        return Up(scalars={"apart": drift(off, me.steps), "off": pulled.flatten(1)})
+        return Up(scalars={"apart": off.square().sum((1, 2))[:, None] / me.steps, "off": pulled.flatten(1)})
+
+
+def client_memory(rule: Rule, me: Me) -> Tensor | None:
+    """The momentum that a rule's clients start the round with, as a gradient of any length; None without one."""
+    known = nearest(CLIENT_MEMORY, type(rule))
+    return known(rule, me) if known else None
+
+
+def server_memory(server: Optimizer, state: Tensors) -> Tensor | None:
+    """The momentum in the server optimizer's state, as a gradient of any length; None without one."""
+    if isinstance(server, SGD):
+        return -state["v"] if server.momentum else None
+    return state["m"] if isinstance(server, Adaptive) and server.beta1 else None
+
+
+def _anchor(rule: LocalGHBM | FedHBM, me: Me) -> Tensor | None:
+    known = 1 - me.first if isinstance(rule, FedHBM) and rule.first == "none" else 1.0
+    return known * scaling(rule.scale, me) * (me.memory["anchor"] - me.x) if rule.beta else None
+
+
+# Every rule of ours has an entry, so that none is forgotten: None for those that remember no gradient.
+CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None] | None] = {
+    **dict.fromkeys((rules.Proximal, rules.Guess, rules.Scaffold, rules.FedDyn, rules.AdaBest), None),
+    **dict.fromkeys((rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses), None),
+    rules.SelfDistillation: None,
+    GHBM: lambda rule, me: -me.sent["M"] if me.sent else None,
+    **dict.fromkeys((LocalGHBM, FedHBM), _anchor),
+    FedCM: lambda rule, me: me.sent.get("D"),
+    **dict.fromkeys((FedADC, Mime, MimeLite), lambda rule, me: me.sent.get("m")),
+}
 
 
 def witness(
     algorithm: Algorithm, anchor: Tensor, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory
 ) -> Update:
-    """The same training once more, and where it went, seen from `anchor`, `[longest, params]`; nobody remembers it."""
+    """The same training once more, and where it went, seen from `anchor`, `[longest, params]`; not kept."""
     order = np.argsort(-work.steps, kind="stable")
     group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), [])
     pairs = zip(group.rules, group.views, strict=True)
@@ -120,23 +155,27 @@ class Seen:
     gradients: int
 
     @property
-    def samples(self) -> Tensor:
-        return self.rows["samples"]
-
-    @property
     def p(self) -> Tensor:
         """p_i = n_i / sum n."""
-        return self.samples / self.samples.sum()
+        return self.rows["samples"] / self.rows["samples"].sum()
 
     @property
     def drift(self) -> float:
-        """eps = sum_i p_i eps_i."""
+        """The client drift (GHBM, definition 3.1): sum_i p_i (1 / J_i) sum_j ||theta_i^j - theta^j||^2."""
         return float((self.p * self.rows["apart"]).sum())
 
     @property
     def spread(self) -> float:
-        shares = step_shares(self.p, self.rows["steps"], len(self.off))
-        return spread(self.drift, self.off / self.samples.sum(), shares)
+        """The part of the drift in which clients differ from each other; the rest is a movement common to all.
+
+            sum_ij (p_i / J_i) ||theta_i^j - mean_j||^2 = drift - sum_j ||pulled_j||^2 / c_j
+
+        pulled_j = sum_i (p_i / J_i) (theta_i^j - theta^j); c_j sums p_i / J_i over the clients that do step j.
+        """
+        steps = self.rows["steps"]
+        c = ((torch.arange(len(self.off), device=steps.device) < steps) * self.p / steps).sum(0)
+        pulled = (self.off / self.rows["samples"].sum())[c > 0]
+        return at_least(self.drift - float((pulled.square().sum(1) / c[c > 0]).sum()), 0.0)
 
     @property
     def remembered(self) -> Tensor | None:

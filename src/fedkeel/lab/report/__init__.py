@@ -1,7 +1,1 @@
-"""What a run looks like.
-
-in the terminal       progress, terminal, diagnosis, heatmap
-as a page             runs (read) -> curves, verdict, replay -> page (page.html, .css, .js)
-while it goes on      ui (the same page, served)
-on the command line   command
-"""
+"""What a run looks like: in the terminal, as a page made of the runs read from their folders, and as a live page."""

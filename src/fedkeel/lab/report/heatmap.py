@@ -13,8 +13,7 @@ from rich.text import Text
 
 from ...errors import InputError, MissingExtra, is_number
 from ..stats import interval
-from ..sweep.choice import METRICS, Choice, Scored
-from ..sweep.grid import written
+from ..sweep.grid import METRICS, Choice, Scored, written
 
 BAR, LISTED = 40, 12  # characters of the longest bar, lines of the longest list
 
@@ -25,8 +24,6 @@ def draw(choice: Choice, console: Console) -> None:
     console.print(Text(f"{METRICS[choice.metric]}, mean over seeds; * is the best", style="dim"))
     if len(keys) == 2 and not choice.grid.ranges:
         console.print(_map(choice))
-    elif len(keys) == 1:
-        console.print(_bars(choice))
     else:
         console.print(_list(choice))
     for line in verdict(choice):
@@ -53,27 +50,26 @@ def verdict(choice: Choice) -> list[str]:
     return lines
 
 
+def _order(value: Any) -> tuple[bool, Any, str]:
+    """Sorts numbers by their size, then the rest."""
+    return not is_number(value), value if is_number(value) else 0, str(value)
+
+
 def _values(choice: Choice, place: int) -> list[Any]:
-    tried = list(dict.fromkeys(one.cell[place] for one in choice.ranked))
-    return sorted(tried, key=lambda v: (not is_number(v), v if is_number(v) else 0, str(v)))
-
-
-def _heat(choice: Choice, one: Scored) -> float | None:
-    """0 for the worst mean, 1 for the best."""
-    means = [other.mean for other in choice.ranked if other.mean is not None]
-    if one.mean is None:
-        return None
-    share = (one.mean - min(means)) / ((max(means) - min(means)) or 1.0)
-    return 1 - share if choice.metric == "rounds" else share
+    return sorted(dict.fromkeys(one.cell[place] for one in choice.ranked), key=_order)
 
 
 def _cell(choice: Choice, one: Scored | None) -> Text:
+    """A cell's number on a blue that is the darker the better it is."""
     if one is None:
         return Text("")
-    heat, mark = _heat(choice, one), "*" if one is choice.best else " "
-    if heat is None:
+    if one.mean is None:
         return Text(f"{one.word} ", style="dim")
+    means = [other.mean for other in choice.ranked if other.mean is not None]
+    share = (one.mean - min(means)) / ((max(means) - min(means)) or 1.0)
+    heat = 1 - share if choice.metric == "rounds" else share
     blue = f"rgb({round(235 - 205 * heat)},{round(243 - 143 * heat)},{round(250 - 60 * heat)})"
+    mark = "*" if one is choice.best else " "
     return Text(f" {one.word}{mark}", style=f"{'white' if heat > 0.5 else 'black'} on {blue}")
 
 
@@ -90,23 +86,17 @@ def _map(choice: Choice) -> Table:
     return view
 
 
-def _bars(choice: Choice) -> Table:
-    view = Table(choice.grid.keys[0], "", "", box=None, padding=(0, 1, 0, 0))
-    top = max((one.mean for one in choice.ranked if one.mean is not None), default=0.0) or 1.0
-    at = {written(one.cell[0]): one for one in choice.ranked}
-    for value in _values(choice, 0):
-        one = at[written(value)]
-        bar = "█" * round(BAR * (one.mean or 0.0) / top)
-        view.add_row(Text(written(value), style="bold"), _cell(choice, one), Text(bar, style="cyan"))
-    return view
-
-
 def _list(choice: Choice) -> Table:
-    view = Table(*choice.grid.keys, "", box=None, padding=(0, 1, 0, 0))
-    for one in choice.ranked[:LISTED]:
-        view.add_row(*(Text(written(value)) for value in one.cell), _cell(choice, one))
-    if len(choice.ranked) > LISTED:
-        view.add_row(Text(f"and {len(choice.ranked) - LISTED} more", style="dim"))
+    """One cell below the other with its bar: of one key all in its order, of several keys the best."""
+    keys = choice.grid.keys
+    view = Table(*keys, "", "", box=None, padding=(0, 1, 0, 0))
+    top = max(one.mean or 0.0 for one in choice.ranked) or 1.0
+    shown = sorted(choice.ranked, key=lambda one: _order(one.cell[0])) if len(keys) == 1 else choice.ranked[:LISTED]
+    for one in shown:
+        bar = Text("█" * round(BAR * (one.mean or 0.0) / top), style="cyan")
+        view.add_row(*(Text(written(value), style="bold") for value in one.cell), _cell(choice, one), bar)
+    if len(shown) < len(choice.ranked):
+        view.add_row(Text(f"and {len(choice.ranked) - len(shown)} more", style="dim"))
     return view
 
 

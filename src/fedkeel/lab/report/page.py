@@ -9,48 +9,50 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
+from ...run.history import History
 from ...version import __version__
-from ..stats import amount, number
+from ..stats import amount, columns, number, shared_rounds
 from ..trackers import settings
 from . import replay, verdict
-from .curves import columns, curve
-from .runs import Group, Ran, Reader, not_started
-from .standing import Planned, comparable, standing
+from .runs import Group, Ran, Reader, all_runs, not_started
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
 STEPS = {"lr_min", "lr_median", "lr_max"}
 AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
+PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css")]
+POINTS = 400  # per curve; a screen shows no more
+AXES = ("round", "gradients", "megabytes")
 
 Document = dict[str, Any]
 
 
-def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Planned] = ()) -> Document:
+def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[verdict.Planned] = ()) -> Document:
     """Everything the page shows. Without `replays` the panels about clients say that they come later.
 
     waiting: runs that are planned and have not started; there is no verdict before they have ended.
     """
-    names = sorted({str(group.runs[0].config["task"]) for group in groups})
+    names = sorted({str(run.config["task"]) for run in all_runs(groups)})
     if len(names) > 1:
         raise InputError(f"These runs are of different tasks ({', '.join(names)}); make a report for each.")
     compared = verdict.compare(groups)
-    said, ready = verdict.in_words(compared), comparable(groups, waiting)
+    said, ready = verdict.in_words(compared), verdict.comparable(groups, waiting)
     if not ready:
-        said |= standing(groups, waiting)
+        said |= verdict.standing(groups, waiting)
     said["warnings"] += _unequal(groups)
-    if replays:
-        clients = replay.panels(list(groups))
-        if not ready and len(groups) > 1:
-            clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
-    else:
-        later = {"why": "Shown when all runs have ended."}
-        clients = dict.fromkeys(("participation", "budgets", "labels", "accuracies"), later)
+    later = {"why": "Shown when all runs have ended."}
+    clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
+    if replays and not ready and len(groups) > 1:
+        clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
+    machines = (settings(run.environment) for run in all_runs(groups))
     return {
         "title": f"fedkeel: {names[0]}",
         "task": names[0],
@@ -66,8 +68,8 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[Pl
         **_columns(groups),
         "clients": clients,
         "configuration": _configuration(groups),
-        "environment": _distinct([run.environment for group in groups for run in group.runs]),
-        "runs": [_progress(group, run) for group in groups for run in group.runs],
+        "environment": list({str(known): known for known in machines if known}.values()),
+        "runs": list(chain.from_iterable(map(_progress, groups))),
     }
 
 
@@ -96,24 +98,50 @@ def _arm(group: Group) -> Document:
     return {"name": group.name, "seeds": len(ended), "curves": curves(ended), "running": running}
 
 
+def curve(histories: Sequence[History], column: str) -> dict[str, list[float | None]] | None:
+    """Mean, least and largest value over seeds, at rounds for which every seed has one; None without any.
+
+    >>> curve([History([{"round": 0, "h": 1}, {"round": 1, "h": 3}]), History([{"round": 1, "h": 5}])], "h")["mean"]
+    [4.0]
+    """
+    shared = shared_rounds(histories, column)
+    if not shared:
+        return None
+    spread = np.linspace(0, len(shared) - 1, min(POINTS, len(shared))).round()  # with the first and the last
+    rounds = list(shared)
+    kept = [shared[rounds[int(i)]] for i in spread]
+    made = {axis: [_short([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
+    found = [[float(row[column]) for row in rows] for rows in kept]
+    made["mean"] = [_short(values) for values in found]
+    if len(histories) > 1:
+        made |= {"low": [_short(values, min) for values in found], "high": [_short(values, max) for values in found]}
+    return made
+
+
+def _short(values: Sequence[float | None], take: Callable[[list[float]], float] = statistics.mean) -> float | None:
+    """The mean (or what `take` takes) to six digits; None where one of them is missing."""
+    known = [value for value in values if value is not None]
+    return float(f"{take(known):.6g}") if len(known) == len(values) else None
+
+
 def _columns(groups: Sequence[Group]) -> Document:
     """Which columns are drawn in which part of the page, and the values of those that have nothing to draw.
 
     columns: those that change over rounds. constant: those that do not, or have a single round, with a value for each
     arm. same: those that are one number in all arms. Every number of the histories is in one of them.
     """
-    found = columns(run.history for group in groups for run in group.runs)
+    found = columns(run.history for run in all_runs(groups))
     free = [name for name in found if name not in (*verdict.METRICS, *AXIS_COLUMNS)]
     fixed = {name: values for name in free if (values := _constant(groups, name)) is not None}
     if not fixed.keys() >= STEPS:  # drawn together
         fixed = {name: values for name, values in fixed.items() if name not in STEPS}
     same = {n: v[0] for n, v in fixed.items() if len(set(v)) == 1}
+    constant = {name: values for name, values in fixed.items() if name not in same}
     drawn = [name for name in found if name not in fixed]
-    return {
-        "columns": _kinds(drawn),
-        "constant": {name: values for name, values in fixed.items() if name not in same},
-        "same": same,
-    }
+    scores = [n for n in verdict.METRICS if n in drawn] + [n for n in drawn if n.startswith(("accuracy_", "loss_"))]
+    kinds = {"scores": scores, "tuned": [n for n in TUNED if n in drawn], "spread": [n for n in SPREAD if n in drawn]}
+    kinds["more"] = [n for n in drawn if n not in {*AXIS_COLUMNS, *chain.from_iterable(kinds.values())}]
+    return {"columns": kinds, "constant": constant, "same": same}
 
 
 def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
@@ -134,72 +162,49 @@ def _constant(groups: Sequence[Group], name: str) -> list[float | None] | None:
     return means
 
 
-def _kinds(found: Sequence[str]) -> dict[str, list[str]]:
-    scores = [n for n in found if n in verdict.METRICS or n.startswith(("accuracy_", "loss_"))]
-    scores.sort(key=lambda n: list(verdict.METRICS).index(n) if n in verdict.METRICS else len(verdict.METRICS))
-    shown = {"scores": scores, "tuned": [n for n in TUNED if n in found], "spread": [n for n in SPREAD if n in found]}
-    rest = [n for n in found if n not in AXIS_COLUMNS and not any(n in names for names in shown.values())]
-    return {**shown, "more": rest}
-
-
 def _configuration(groups: Sequence[Group]) -> Document:
     """What all runs share, and what is an arm's own."""
-    flat = [settings(group.runs[0].config, say=_text) for group in groups]
-    names = list(dict.fromkeys(name for one in flat for name in one if name not in ("seed", "algorithm", "fedkeel")))
-    shared = {n: flat[0].get(n) for n in names if all(one.get(n) == flat[0].get(n) for one in flat)}
-    own = [{n: one[n] for n in one if n in names and n not in shared} for one in flat]
+    flat = [settings(group.runs[0].config) for group in groups]
+    flat = [{n: v for n, v in one.items() if n not in ("seed", "algorithm", "fedkeel")} for one in flat]
+    shared = {n: v for n, v in flat[0].items() if all(one.get(n) == v for one in flat)}
+    own = [{n: v for n, v in one.items() if n not in shared} for one in flat]
     return {
         "shared": shared,
         "arms": [
-            {"name": group.name, "algorithm": str(group.runs[0].config["algorithm"]),
+            {"name": group.name, "algorithm": group.runs[0].name,
              "seeds": [run.config["seed"] for run in group.runs], "place": str(group.runs[0].place), "own": values}
             for group, values in zip(groups, own, strict=True)
         ],
     }  # fmt: skip
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _distinct(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    return list({json.dumps(one, sort_keys=True): settings(one, say=_text) for one in found if one}.values())
-
-
-def _progress(group: Group, run: Ran) -> Document:
-    """How far a run is, for the live page."""
-    row = run.history[-1] if run.history else {"round": 0}
-    scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
-    wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
-    pace = row["round"] / wall if wall else None
-    return {
-        "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
-        "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None, "best": max(scores, default=None),
-        "megabytes": amount(row, "megabytes"), "pace": pace, "left": left / pace if pace else None,
-        "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
-    }  # fmt: skip
-
-
-def clean(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know.
-
-    >>> clean({"a": [float("nan"), 1.5]})
-    {'a': [None, 1.5]}
-    """
-    if isinstance(value, dict):
-        return {str(k): clean(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(v) for v in value]
-    return number(value) if isinstance(value, float) else value
+def _progress(group: Group) -> list[Document]:
+    """How far each run is, for the live page."""
+    lines = []
+    for run in group.runs:
+        row = run.history[-1]
+        scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
+        wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
+        pace = row["round"] / wall if wall else None
+        lines.append({
+            "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
+            "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None,
+            "best": max(scores, default=None), "megabytes": amount(row, "megabytes"),
+            "pace": pace, "left": left / pace if pace else None,
+            "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
+        })  # fmt: skip
+    return lines
 
 
 def as_json(made: Document) -> str:
     """JSON that stays data inside an HTML page, whatever a name in it looks like.
 
-    >>> as_json({"name": "</script>"})
-    '{"name": "\\\\u003c/script\\\\u003e"}'
+    Numbers that JSON does not know become null.
+
+    >>> as_json({"name": "</script>", "loss": [float("nan"), 1.5]})
+    '{"name": "\\\\u003c/script\\\\u003e", "loss": [null, 1.5]}'
     """
-    text = json.dumps(clean(made), allow_nan=False)
+    text = json.dumps(json.loads(json.dumps(made), parse_constant=lambda name: None))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -207,21 +212,16 @@ def as_json(made: Document) -> str:
 
 def as_html(made: Document, live: bool = False) -> str:
     """The page, whole: style, script and data inside. Only our own script may run in it, and nothing is fetched."""
-    here = resources.files(__package__)
-    script, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    page, script, style = (file.read_text(encoding="utf-8") for file in PAGE)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; base-uri 'none'"
-    said = made.get("verdict", {})
-    lines = [said.get("headline", ""), *said.get("points", []), *said.get("warnings", [])]
     parts = {
         "policy": policy + ("; connect-src 'self'" if live else ""),
         "title": html.escape(made["title"]),
         "style": style,
         "script": script,
         "data": as_json({**made, "live": live}),
-        "verdict": "".join(f"<p>{html.escape(line)}</p>" for line in lines),
     }
-    page = here.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
 
 

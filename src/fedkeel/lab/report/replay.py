@@ -7,6 +7,7 @@ one cannot be made again it says why.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ...errors import FedkeelError
 from ...run import checkpoint as files
 from ...run.config import DTYPES, task_of, world_of
 from ...task import Task
-from ...world import Ask, Epochs, World
+from ...world import Ask, Epochs
 from .runs import Group, Ran
 
 VISITS = 50_000  # client-rounds that are replayed: about a second
@@ -26,6 +27,7 @@ WIDE, TALL = 100, 30  # cells of the label picture; more clients or labels are p
 CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
 BLOCK = 2**20  # input numbers per forward pass
 BARS = 24
+PANELS = ("participation", "budgets", "labels", "accuracies")
 
 Panel = dict[str, Any]
 
@@ -35,26 +37,22 @@ def panels(groups: list[Group]) -> dict[str, Panel]:
     first = groups[0].runs[0]
     task, why = _attempt(lambda: task_of(first.config))
     if task is None:
-        missing = {"why": f"The task could not be made again: {why}"}
-        return dict.fromkeys(("participation", "budgets", "labels", "accuracies"), missing)
-    return {
-        **_or_why(lambda: visits(first, task), "participation", "budgets"),
-        **_or_why(lambda: {"labels": labels(task)}, "labels"),
-        **_or_why(lambda: {"accuracies": accuracies(groups, task)}, "accuracies"),
-    }
+        missing = {"why": f"The task could not be made again: {why['why']}"}
+        return dict.fromkeys(PANELS, missing)
+    seen, why = _attempt(lambda: visits(first, task))
+    made = dict.fromkeys(("participation", "budgets"), why) if seen is None else seen
+    for name, make in (("labels", lambda: labels(task)), ("accuracies", lambda: accuracies(groups, task))):
+        panel, why = _attempt(make)
+        made[name] = panel or why
+    return made
 
 
-def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
-    """What can fail here is a task that is not on this machine, or has changed since."""
+def _attempt(make: Callable[[], Any]) -> tuple[Any, Panel]:
+    """What is made, or None and why: a task is not on this machine, or has changed since."""
     try:
-        return make(), ""
+        return make(), {}
     except (FedkeelError, OSError, RuntimeError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return None, (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _or_why(make: Callable[[], dict[str, Panel]], *names: str) -> dict[str, Panel]:
-    made, why = _attempt(make)
-    return {name: {"why": why} for name in names} if made is None else made
+        return None, {"why": (str(error) or type(error).__name__).splitlines()[0]}
 
 
 def visits(run: Ran, task: Task) -> dict[str, Panel]:
@@ -69,19 +67,15 @@ def visits(run: Ran, task: Task) -> dict[str, Panel]:
         times[cohort[budget > 0]] += 1
         steps.append(budget[budget > 0])
     span = f"seed {config['seed']}, rounds 1 to {rounds}" + (f" of {done}" if rounds < done else "")
-    taken = np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
+    taken = np.concatenate([times[:0], *steps])
+    planned = isinstance(world.budget, Epochs)  # an algorithm that plans (FATHOM) replaces such a budget by its own
     return {
         "participation": {
             **histogram(times), "span": span, "clients": len(data), "never": int((times == 0).sum()),
             "least": int(times.min()), "most": int(times.max()), "mean": float(times.mean()),
         },
-        "budgets": {**histogram(taken), "span": span, "budget": str(world.budget), "planned": _plans(world)},
+        "budgets": {**histogram(taken), "span": span, "budget": str(world.budget), "planned": planned},
     }  # fmt: skip
-
-
-def _plans(world: World) -> bool:
-    """Whether an algorithm that plans (FATHOM) replaces this budget by its own."""
-    return isinstance(world.budget, Epochs)
 
 
 def histogram(values: NDArray[np.int64]) -> Panel:
@@ -95,8 +89,8 @@ def histogram(values: NDArray[np.int64]) -> Panel:
     low, high = int(values.min()), int(values.max())
     wide = -(-(high - low + 1) // BARS)
     counts = np.bincount((values - low) // wide)
-    ends = [(low + wide * i, min(high, low + wide * (i + 1) - 1)) for i in range(len(counts))]
-    return {"names": [f"{a}" if a == b else f"{a}–{b}" for a, b in ends], "counts": counts.tolist()}
+    starts = range(low, high + 1, wide)
+    return {"names": [_span(start, min(high, start + wide - 1)) for start in starts], "counts": counts.tolist()}
 
 
 def labels(task: Task) -> Panel:
@@ -111,13 +105,14 @@ def labels(task: Task) -> Panel:
     own = (held > 0).sum(1)
     return {
         "cells": cells, "clients": len(held), "labels": held.shape[1],
-        "rows": [_span(kinds) for kinds in classes], "columns": [_span(some) for some in clients],
+        "rows": [_span(kinds[0], kinds[-1]) for kinds in classes],
+        "columns": [_span(some[0], some[-1]) for some in clients],
         "own": [int(own.min()), float(own.mean()), int(own.max())],
     }  # fmt: skip
 
 
-def _span(numbers: NDArray[np.int64]) -> str:
-    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+def _span(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first}–{last}"
 
 
 def accuracies(groups: list[Group], task: Task) -> Panel:
@@ -125,9 +120,9 @@ def accuracies(groups: list[Group], task: Task) -> Panel:
     arms: list[dict[str, Any]] = []
     for group in groups:
         run = next(iter(group.complete or group.runs))
-        values, why = _attempt(lambda run=run: client_accuracies(run, task))  # type: ignore[misc]
+        values, why = _attempt(partial(client_accuracies, run, task))
         if values is None:
-            arms.append({"why": why})
+            arms.append(why)
             continue
         values = np.sort(values)
         worst = values[: max(1, len(values) // 10)]
@@ -135,42 +130,33 @@ def accuracies(groups: list[Group], task: Task) -> Panel:
             "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values],
             "mean": float(values.mean()), "median": float(np.median(values)), "worst": float(worst.mean()),
         })  # fmt: skip
-    chosen = _chosen(len(task.data))
-    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": _each(len(chosen))}
+    chosen, each = _chosen(len(task.data))
+    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each}
 
 
-def _chosen(population: int) -> NDArray[np.int64]:
-    return np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
-
-
-def _each(clients: int) -> int:
-    return max(20, SAMPLES // clients)
-
-
-def _not_the_saved_one(parameters: dict[str, Any]) -> str:
-    """Why the model that the history judges is another than the saved one; empty where it is that."""
-    if parameters.get("capacity") is not None:
-        return "The saved model is the whole net, of which levels train parts; it is not the model that was tested."
-    if any(rule.get("evaluate") == "cohort" for rule in parameters.get("rules", [])):
-        return "The mean of the cohort's models was tested; the saved model is the server's."
-    return ""
+def _chosen(population: int) -> tuple[NDArray[np.int64], int]:
+    """The clients on which models are tried, and how many samples of each at most."""
+    clients = np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
+    return clients, max(20, SAMPLES // len(clients))
 
 
 @torch.no_grad()
 def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     """Of the saved model, on at most `SAMPLES` samples of at most `CLIENTS` clients."""
-    if why := _not_the_saved_one(run.config.get("parameters", {})):
-        raise ValueError(why)
+    parameters = run.config.get("parameters", {})
+    if parameters.get("capacity") is not None:
+        raise ValueError("The saved model is the whole net, of which levels train parts; it is not the tested model.")
+    if any(rule.get("evaluate") == "cohort" for rule in parameters.get("rules", [])):
+        raise ValueError("The mean of the cohort's models was tested; the saved model is the server's.")
     dtype = DTYPES[run.config["dtype"]]
     cast = task.cast(dtype, "cpu")
     model = cast.adopt(run.config["seed"], dtype, "cpu")
     files.load_model(run.folder, model)
     model.module.eval()
-    data, chosen = cast.data, _chosen(len(task.data))
-    sizes = np.minimum(data.sizes(chosen), _each(len(chosen)))
-    index = torch.from_numpy(
-        np.concatenate([np.arange(n) + data.offsets[c] for c, n in zip(chosen, sizes, strict=True)])
-    )
+    data, (chosen, each) = cast.data, _chosen(len(task.data))
+    sizes = np.minimum(data.sizes(chosen), each)
+    rows = [np.arange(n) + data.offsets[c] for c, n in zip(chosen, sizes, strict=True)]
+    index = torch.from_numpy(np.concatenate(rows))
     block = max(1, BLOCK // max(1, data.x[0].numel()))
     outputs = torch.cat([model.module(data.x[part]) for part in torch.split(index, block)])
     parts = zip(torch.split(outputs, sizes.tolist()), torch.split(data.y[index], sizes.tolist()), strict=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ class Ran:
     status: str
 
     @property
+    def name(self) -> str:
+        return str(self.config["algorithm"])
+
+    @property
     def complete(self) -> bool:
         return self.status != "stopped"
 
@@ -56,32 +61,9 @@ class Group:
         return [run for run in self.runs if run.complete]
 
 
-def find(folders: Sequence[Path]) -> list[Path]:
-    """The run directories at or below these folders, a comparison's in its own order; each once."""
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder} is not the directory of a run or of a comparison.")
-        for place in _within(folder):
-            found.setdefault(place.resolve(), place)
-    return list(found.values())
-
-
-def _within(folder: Path) -> list[Path]:
-    if (folder / "history.jsonl").exists():
-        return [folder]
-    below = sorted(file.parent for file in folder.rglob("history.jsonl"))
-    order: list[str] = []
-    if (folder / "config.json").exists():
-        named = files.read_json(folder / "config.json").get("algorithms")
-        order = [str(text) for text in named] if isinstance(named, list) else []
-
-    def rank(place: Path) -> tuple[int, int, str]:
-        config = files.read_json(place / "config.json")
-        name, seed = str(config.get("algorithm")), config.get("seed")
-        return order.index(name) if name in order else len(order), seed if isinstance(seed, int) else 0, str(place)
-
-    return sorted(below, key=rank)
+def all_runs(groups: Iterable[Group]) -> list[Ran]:
+    """The runs of these groups."""
+    return list(chain.from_iterable(group.runs for group in groups))
 
 
 class Reader:
@@ -91,8 +73,17 @@ class Reader:
         self.known: dict[Path, tuple[tuple[tuple[int, int], ...], Ran]] = {}
 
     def read(self, folders: Sequence[Path]) -> list[Group]:
-        """The arms of the runs in these folders, without runs that have no history yet."""
-        groups = arms([self.one(place) for place in find(folders)])
+        """The arms of the runs at or below these folders, a comparison's in its own order, without runs that have no
+        history yet."""
+        found: dict[Path, Ran] = {}
+        for folder in folders:
+            if not folder.is_dir():
+                raise InputError(f"{folder} is not the directory of a run or of a comparison.")
+            rank = {name: place for place, name in enumerate(_planned(folder)[0])}
+            runs = [self.one(file.parent) for file in sorted(folder.rglob("history.jsonl"))]
+            for run in sorted(runs, key=lambda run: (rank.get(run.name, len(rank)), run.config["seed"])):
+                found.setdefault(run.folder.resolve(), run)
+        groups = arms(list(found.values()))
         return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]
 
     def one(self, folder: Path) -> Ran:
@@ -135,12 +126,13 @@ def arms(runs: Sequence[Ran]) -> list[Group]:
         else:
             places = dict.fromkeys(run.place for run in group)
             groups += [[run for run in group if run.place == place] for place in places]
-    names = [str(group[0].config["algorithm"]) for group in groups]
+    names = [group[0].name for group in groups]
     short = dict(zip(names, labels(names), strict=True))
     made = []
     for name, group in zip(names, groups, strict=True):
-        alike = [other[0].place for other, its in zip(groups, names, strict=True) if its == name]
-        made.append(Group(short[name] + (f" ({_within_common(group[0].place, alike)})" if alike[1:] else ""), group))
+        alike = [other[0].place.absolute() for other in groups if other[0].name == name]
+        own = os.path.relpath(group[0].place.absolute(), os.path.commonpath([place.parent for place in alike]))
+        made.append(Group(f"{short[name]} ({own})" if len(alike) > 1 else short[name], group))
     return made
 
 
@@ -153,8 +145,8 @@ def labels(names: Sequence[str]) -> list[str]:
     try:
         parsed = [grammar.parse(name) for name in names]
     except InputError:
-        return list(names)
-    if len(set(names)) < 2:
+        parsed = []
+    if not parsed or len(set(names)) < 2:
         return list(names)
     common = set.intersection(*(set(map(repr, segments[0][1].items())) for segments in parsed))
     short = []
@@ -164,27 +156,21 @@ def labels(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(set(names)) else list(names)
 
 
-def _within_common(place: Path, places: Sequence[Path]) -> Path:
-    """A folder below what all of these share; the whole path where nothing would be left."""
-    shared = Path(os.path.commonpath(places)) if len({p.is_absolute() for p in places}) == 1 else Path()
-    own = place.relative_to(shared) if place.is_relative_to(shared) else place
-    return own if own.parts else place
-
-
 def not_started(folders: Sequence[Path]) -> list[tuple[str, int]]:
     """The (algorithm, seed) that a comparison in these folders plans and has not started."""
     found = []
     for folder in folders:
-        config = files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
-        names, seeds = config.get("algorithms"), config.get("seeds")
-        if isinstance(names, list) and isinstance(seeds, list):
-            planned = [(str(name), seed) for name in names for seed in seeds if isinstance(seed, int)]
-            found += [
-                (name, seed) for name, seed in planned if not _started(folder / folder_name(name) / f"seed-{seed}")
-            ]
+        for name, seed in product(*_planned(folder)):
+            history = folder / folder_name(name) / f"seed-{seed}" / "history.jsonl"
+            if not history.exists() or history.stat().st_size == 0:
+                found.append((name, seed))
     return found
 
 
-def _started(folder: Path) -> bool:
-    history = folder / "history.jsonl"
-    return history.exists() and history.stat().st_size > 0
+def _planned(folder: Path) -> tuple[list[str], list[int]]:
+    """The algorithms and the seeds of the comparison in a folder; none without one."""
+    config = files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    names, seeds = config.get("algorithms"), config.get("seeds")
+    if not isinstance(names, list) or not isinstance(seeds, list):
+        return [], []
+    return [str(name) for name in names], [seed for seed in seeds if isinstance(seed, int)]

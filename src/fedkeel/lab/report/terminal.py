@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from rich import box
 from rich.console import Console
@@ -27,22 +28,16 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def draw(
-    curves: Mapping[str, Sequence[History]],
-    target: float | None = None,
-    console: Console | None = None,
-    height: int = 14,
-) -> None:
+def draw(curves: Mapping[str, Sequence[History]], target: float | None = None, console: Console | None = None) -> None:
     """Mean accuracy (loss, where there is no accuracy) over rounds, in braille dots."""
     console = console or Console()
-    width = max(30, min(console.width, 110) - 9)
-    lines = {name: mean_curve(histories) for name, histories in curves.items()}
-    lines = {name: points for name, points in lines.items() if points}
+    width, height = max(30, min(console.width, 110) - 9), 14
+    lines = {name: points for name, histories in curves.items() if (points := mean_curve(histories))}
     if not lines:
         return
-    ys = [y for points in lines.values() for _, y in points] + ([target] if target is not None else [])
-    xs = [x for points in lines.values() for x, _ in points]
-    low, high, far = min(ys), max(ys), max(max(xs), 1)
+    xs, ys = zip(*chain.from_iterable(lines.values()), strict=True)
+    ys += () if target is None else (target,)
+    low, high, far = min(ys), max(ys), max(*xs, 1)
     high = high if high > low else low + 1
     cells: dict[tuple[int, int], tuple[int, str]] = {}
 
@@ -75,38 +70,33 @@ def draw(
 def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Console) -> None:
     """The comparison: how fast, how far, at what price; the first arm is what the others are measured by."""
     seeds = len(arms[0].histories)
+    costs, full = target is not None and console.width >= WIDE, console.width >= FULL
+    averaged = window(rounds) if full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
+    sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
+    columns: dict[str, list[str]] = {}
+    if target is not None:
+        columns[f"to {target:g}: rounds" if costs else f"to {target:g}"] = [arm.rounds_text() for arm in arms]
+        gains = ["", *(str(arm.speedup(arms[0])) for arm in arms[1:])]
+        columns["speed-up"] = gains if full else [gain.partition(" [")[0] for gain in gains]
+    if costs:
+        columns["gradients"] = [arm.cost_text("gradients", "{:,.0f}") for arm in arms]
+        columns["MB"] = [arm.cost_text("megabytes", "{:,.1f}") for arm in arms]
+    if averaged:
+        lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
+        columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
+    columns["at the end"] = [arm.final_text() for arm in arms]
+    if sized:
+        for name, cost, unit in (("per MB", "bytes", 1e6), ("per TFLOP", "flops", 1e12)):
+            shares = [arm.per(cost, unit) for arm in arms]
+            columns[name] = ["-" if share is None else f"{share:,.3g}" for share in shares]
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    costs = target is not None and console.width >= WIDE
-    averaged = window(rounds) if console.width >= FULL else 0  # last rounds; with one, it is the last accuracy
-    averaged = averaged if averaged > 1 else 0
-    full = console.width >= FULL
     view.add_column("", width=1)
     view.add_column("algorithm", overflow="fold", min_width=16 if costs else 12)
-    if target is not None:
-        to = f"to {target:g}"
-        for name in (f"{to}: rounds", "speed-up", "gradients", "MB") if costs else (to, "speed-up"):
-            view.add_column(name, justify="right", no_wrap=True)
-    if averaged:
-        view.add_column(f"last {averaged}", justify="right", no_wrap=True)
-    view.add_column("at the end", justify="right", no_wrap=True)
-    sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
-    for name in ("per MB", "per TFLOP") if sized else ():
+    for name in columns:
         view.add_column(name, justify="right", no_wrap=True)
     for number, arm in enumerate(arms):
-        cells = [Text("■", style=colour(number)), Text(arm.name)]
-        if target is not None:
-            gain = str(arm.speedup(arms[0])) if number else ""
-            cells += [Text(arm.rounds_text()), Text(gain if full else gain.partition(" [")[0])]
-        if costs:
-            cells += [Text(arm.cost_text("gradients", "{:,.0f}")), Text(arm.cost_text("megabytes", "{:,.1f}"))]
-        if averaged:
-            values = arm.lasts(averaged)
-            cells.append(Text(f"{statistics.mean(values):.4f}" if values and not arm.diverged else "-"))
-        cells.append(Text(arm.final_text()))
-        if sized:
-            worth = [arm.per("bytes", 1e6), arm.per("flops", 1e12)]
-            cells += [Text("-" if value is None else f"{value:,.3g}") for value in worth]
-        view.add_row(*cells)
+        cells = (Text(values[number]) for values in columns.values())
+        view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
     after = f"Accuracies are on the test set, at the end after {rounds} round{'s' if rounds != 1 else ''}"
     notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
@@ -139,7 +129,7 @@ def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
 
 
 def _brings_momentum(text: str) -> bool:
-    """Whether this algorithm's clients have momentum only because of +gel: nobody typed it."""
+    """Whether this algorithm's clients have momentum only because of +gel: its text does not give one."""
     segments = grammar.parse(text)
     by_default = [name for name, _ in segments if name in RECIPES and "momentum" in RECIPES[name].defaults]
     typed = any("momentum" in values or values.get("client") in ("adam", "adagrad") for _, values in segments)

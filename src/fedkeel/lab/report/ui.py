@@ -1,8 +1,7 @@
 """The live page: the report of runs in progress, served on this machine only.
 
-The address has a random token in it, and requests with another Host header are refused, so that no other page in the
-browser can read the runs or stop them. The stop button leaves a file `stop` in the directories of unfinished runs;
-`training.Log` sees it after the round, and the run ends as if interrupted: checkpointed, to be resumed.
+The stop button leaves a file `stop` in the directories of unfinished runs; `training.Log` sees it after the round, and
+the run ends as if interrupted: checkpointed, to be resumed.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
@@ -18,17 +18,17 @@ from typing import Self
 from ...errors import FedkeelError, InputError
 from ...run import checkpoint as files
 from .page import Document, as_html, as_json, document
-from .runs import Group, Ran, Reader, not_started
+from .runs import Ran, Reader, all_runs, not_started
 
 HOST = "127.0.0.1"
-FRESH = 5.0  # seconds without a question after which nobody is watching; the page asks every two
+FRESH = 5.0  # seconds without a request after which no page is open; a page sends one every two
 
 
 class Ui:
     """A server of the page about these folders; use it in a `with`.
 
-    replays: show what is replayed from configurations too, once every run has ended (it takes seconds of computing,
-    which a process that is training had better not spend).
+    replays: also show what is replayed from configurations, once every run has ended. It takes seconds of computing, so
+    a process that is training leaves it out.
 
     >>> with Ui([Path("runs")]) as ui:
     ...     ui.url.startswith("http://127.0.0.1:")
@@ -47,7 +47,6 @@ class Ui:
             self.server = ThreadingHTTPServer((HOST, port), _handler(self))
         except OSError as error:
             raise InputError(f"Port {port} cannot be used: {error.strerror}.") from error
-        self.server.daemon_threads = True
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True)
 
     @property
@@ -69,11 +68,9 @@ class Ui:
 
     def wait(self) -> None:
         """Until Ctrl-C."""
-        try:
+        with suppress(KeyboardInterrupt):
             while True:
                 time.sleep(3600)
-        except KeyboardInterrupt:
-            return
 
     def linger(self) -> None:
         """Let a page that is watching ask once more, so that it shows how the runs ended."""
@@ -83,39 +80,34 @@ class Ui:
 
     def document(self) -> Document:
         """What the page shows now; an error about the folders is shown on the page."""
+        error = ""
         with self.lock:  # two pages at once would read everything twice
             self.asked_at = time.monotonic()
             try:
-                return self._document()
-            except (FedkeelError, OSError) as error:
-                return _empty(str(error))
-
-    def _document(self) -> Document:
-        groups = self._groups()
-        if not groups:
-            return _empty("")
-        runs = [run for group in groups for run in group.runs]
-        waiting = not_started([folder for folder in self.folders if folder.is_dir()])
-        if not self.replays or waiting or not all(run.complete for run in runs):
-            return document(groups, replays=False, waiting=waiting)
-        if self.finished is None or self.finished[0] != runs:  # the reader gives the same objects while nothing changes
-            self.finished = runs, document(groups)
-        return self.finished[1]
-
-    def _groups(self) -> list[Group]:
-        return self.reader.read([folder for folder in self.folders if folder.is_dir()])
+                folders = [folder for folder in self.folders if folder.is_dir()]
+                groups, waiting = self.reader.read(folders), not_started(folders)
+                runs = all_runs(groups)
+                ended = not waiting and all(run.complete for run in runs)
+                if runs and not (self.replays and ended):
+                    return document(groups, replays=False, waiting=waiting)
+                if runs:
+                    if (
+                        self.finished is None or self.finished[0] != runs
+                    ):  # the reader gives the same while none changes
+                        self.finished = runs, document(groups)
+                    return self.finished[1]
+            except (FedkeelError, OSError) as found:
+                error = str(found)
+        return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
 
     def stop(self) -> int:
         """Ask every unfinished run to stop after its round; gives how many there are."""
         with self.lock:
-            left = [run for group in self._groups() for run in group.runs if not run.complete]
+            groups = self.reader.read([folder for folder in self.folders if folder.is_dir()])
+            left = [run for run in all_runs(groups) if not run.complete]
         for run in left:
             (run.folder / files.STOP).touch()
         return len(left)
-
-
-def _empty(error: str) -> Document:
-    return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
 
 
 def _handler(ui: Ui) -> type[BaseHTTPRequestHandler]:
@@ -123,37 +115,32 @@ def _handler(ui: Ui) -> type[BaseHTTPRequestHandler]:
         timeout = 10
 
         def do_GET(self) -> None:
-            if not self._may():
-                return
-            if self._path() == "":
+            path = self._path()
+            if path == "":
                 self._answer(as_html(ui.document(), live=True), "text/html")
-            elif self._path() == "data":
+            elif path == "data":
                 self._answer(as_json({**ui.document(), "live": True}), "application/json")
             else:
-                self.send_error(404)
+                self.send_error(403 if path is None else 404)
 
         def do_POST(self) -> None:
-            if not self._may():
-                return
-            origin = self.headers.get("Origin")
-            if origin is not None and origin not in (f"http://{HOST}:{ui.port}", f"http://localhost:{ui.port}"):
+            path, origin = self._path(), self.headers.get("Origin")
+            known = (None, f"http://{HOST}:{ui.port}", f"http://localhost:{ui.port}")
+            if path is None or origin not in known:
                 self.send_error(403)
-            elif self._path() == "stop":
+            elif path == "stop":
                 self._answer(as_json({"asked": ui.stop()}), "application/json")
             else:
                 self.send_error(404)
 
-        def _may(self) -> bool:
-            """The token guards against other programs, the Host header against pages that rebind their name."""
-            named = self.headers.get("Host") in (f"{HOST}:{ui.port}", f"localhost:{ui.port}")
-            given = self.path.split("/")[1:2] or [""]
-            if named and secrets.compare_digest(given[0].encode(), ui.token.encode()):
-                return True
-            self.send_error(403)
-            return False
+        def _path(self) -> str | None:
+            """What is asked for, None where it must not be answered.
 
-        def _path(self) -> str:
-            return "/".join(self.path.partition("?")[0].split("/")[2:])
+            The token guards against other programs, the Host header against pages that rebind their name.
+            """
+            named = self.headers.get("Host") in (f"{HOST}:{ui.port}", f"localhost:{ui.port}")
+            token, _, path = self.path.partition("?")[0].removeprefix("/").partition("/")
+            return path if named and secrets.compare_digest(token.encode(), ui.token.encode()) else None
 
         def _answer(self, text: str, kind: str) -> None:
             body = text.encode()

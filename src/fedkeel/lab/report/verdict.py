@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, permutations
 from typing import Any
 
-from ..stats import Arm, BySeed, Gain, difference, number
-from .runs import Group
+from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_rounds
+from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
 COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB"}
 
+Planned = tuple[str, int]  # an algorithm and a seed
+
 
 def metric_of(groups: Sequence[Group]) -> str:
     """What the runs are judged by: accuracy, else the loss on the test set, else the training loss."""
-    histories = [run.history for group in groups for run in group.runs]
-    return next((m for m in METRICS if any(number(row.get(m)) is not None for h in histories for row in h)), "accuracy")
-
-
-def arm_of(group: Group, metric: str, target: float | None) -> Arm:
-    """The arm of a group: its runs that have ended."""
-    runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
-    return Arm.of(group.name, target, runs, metric=metric, unfinished=len(group.runs) - len(runs))
+    known = columns(run.history for run in all_runs(groups))
+    return next((metric for metric in METRICS if metric in known), "accuracy")
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,11 @@ class Comparison:
         able = [s for s in self.arms if s.sound and not s.missed and s.mean_cost(cost) is not None]
         return min(able, key=lambda s: s.mean_cost(cost) or 0.0, default=None)
 
+    def cheaper_than(self, fast: Arm) -> list[tuple[str, Arm]]:
+        """The other costs of which another arm than the fastest takes the least, each with that arm."""
+        found = [(cost, self.cheapest(cost)) for cost in COSTS if cost != "round"]
+        return [(cost, arm) for cost, arm in found if arm is not None and arm is not fast]
+
     def saved(self, a: Arm, b: Arm) -> Gain | None:
         """Rounds to the target that a saves over b; at least that many where seeds of b did not get there."""
         if self.target is None or a.missed or not (a.sound and b.sound):
@@ -65,11 +67,9 @@ class Comparison:
         """By how much a ends better than b."""
         return difference(a.finals, b.finals, self.sign) if a.sound and b.sound else None
 
-    def tied_in_rounds(self, best: Arm) -> list[Arm]:
-        return [s for s in self.rivals(best) if not ((d := self.saved(best, s)) and d.clear)]
-
-    def tied_at_the_end(self, best: Arm) -> list[Arm]:
-        return [s for s in self.rivals(best) if not ((d := self.ahead(best, s)) and d.clear)]
+    def tied(self, best: Arm, lead: Callable[[Arm, Arm], Gain | None]) -> list[Arm]:
+        """The rivals over which the best has no clear lead, in what is `saved` or in how far it is `ahead`."""
+        return [s for s in self.rivals(best) if not ((d := lead(best, s)) and d.clear)]
 
     def rivals(self, best: Arm) -> list[Arm]:
         """The other arms that could be recommended; one that shares no seed with the best is not beaten by it."""
@@ -84,19 +84,20 @@ def compare(groups: Sequence[Group]) -> Comparison:
     """The numbers of these arms."""
     metric = metric_of(groups)
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
-    rounds = max(run.config["rounds"] for group in groups for run in group.runs)
-    arms = [arm_of(group, metric, target) for group in groups]
+    rounds = max(run.config["rounds"] for run in all_runs(groups))
+    arms = []
+    for group in groups:
+        runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
+        unfinished = len(group.runs) - len(runs)
+        arms.append(Arm.of(group.name, target, runs, metric=metric, unfinished=unfinished))
     if target is not None and all(s.never for s in arms):  # then only whole runs can be compared
-        return Comparison([arm_of(group, metric, None) for group in groups], metric, None, rounds, target)
+        return Comparison([replace(arm, target=None) for arm in arms], metric, None, rounds, target)
     return Comparison(arms, metric, target, rounds)
 
 
-# In words
-
-
 def in_words(c: Comparison) -> dict[str, Any]:
-    """The verdict in plain English: a headline, what it rests on, and what to beware of."""
-    points = [*_cost(c), *_end(c), *_clear_pairs(c), *_sure(c)]
+    """The verdict in plain English: a headline, what it rests on, and warnings."""
+    points = [*_cost(c), *_end(c), *_sure(c)]
     return {"headline": _headline(c), "points": points, "warnings": _warnings(c)}
 
 
@@ -107,14 +108,13 @@ def _headline(c: Comparison) -> str:
     if len(c.arms) == 1:
         return f"{end.name} ends at a {METRICS[c.metric]} of {_mean(end.finals)}; there is nothing to compare it with."
     if len(end.seeds) == 1:
-        first = fast or end
-        return f"{first.name} is ahead, but with one seed there is no interval."
+        return f"{(fast or end).name} is ahead, but with one seed there is no interval."
     if fast is None:
-        tied = c.tied_at_the_end(end)
+        tied = c.tied(end, c.ahead)
         return f"{end.name} ends best, but {_unclear(c, end, tied)}." if tied else f"Use {end.name}."
     if reasons := _other_reasons(c, fast, end):
         return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
-    if tied := c.tied_in_rounds(fast):
+    if tied := c.tied(fast, c.saved):
         return f"{fast.name} takes the fewest rounds to {c.target:g}, but {_unclear(c, fast, tied)}."
     return f"Use {fast.name}."
 
@@ -122,72 +122,52 @@ def _headline(c: Comparison) -> str:
 def _unclear(c: Comparison, best: Arm, tied: Sequence[Arm]) -> str:
     if len(tied) > 2 and len(tied) == len(c.rivals(best)):
         return f"it has no clear lead over any of the other {len(tied)}"
-    return f"its lead over {_names(tied)} is not clear"
+    return f"its lead over {listed(s.name for s in tied)} is not clear"
 
 
 def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
     """Why one might prefer another arm to the one that takes the fewest rounds: only what is clear."""
     reasons = []
-    for cost in ("gradients", "megabytes"):
-        other = c.cheapest(cost)
-        if other is not None and other is not fast:
-            less = difference(fast.costs(cost), other.costs(cost))
-            reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
-    if end is not fast and fast not in c.tied_at_the_end(end):
+    for cost, other in c.cheaper_than(fast):
+        less = difference(fast.costs(cost), other.costs(cost))
+        reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
+    if end is not fast and fast not in c.tied(end, c.ahead):
         reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
     return reasons
 
 
 def _cost(c: Comparison) -> list[str]:
-    fast, base = c.cheapest("round"), c.arms[0]
+    fast, base, end = c.cheapest("round"), c.arms[0], c.best_at_the_end()
     if c.target is None:
-        return _whole(c)
+        why = "" if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. "
+        return [f"{why}The whole run of {end.name} took {_price(end)}."] if end else []
     if fast is None:
         return [f"No algorithm reached {c.target:g} in every seed."]
-    points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}{_over(fast)}."]
+    points = [f"To reach {c.target:g}, {fast.name} took {_price(fast)}."]
     if fast is not base and (saved := c.saved(fast, base)) is not None:
         least = "at least " if base.missed else ""
         points.append(
-            f"The baseline {base.name} took {least}{_price(base)}: {fast.name} saves {least}"
+            f"The baseline {base.name} took {least}{_price(base, over=False)}: {fast.name} saves {least}"
             f"{_ranged(saved, '{:.1f}')} rounds{'' if saved.clear or saved.low is None else ' (not clear)'}."
         )
-    for cost in ("gradients", "megabytes"):
-        other = c.cheapest(cost)
-        if other is not None and other is not fast:
-            points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other)}.")
+    for cost, other in c.cheaper_than(fast):
+        points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other, over=False)}.")
     return points
-
-
-def _whole(c: Comparison) -> list[str]:
-    """Without a target that counts: what the runs took in all."""
-    if (end := c.best_at_the_end()) is None:
-        return []
-    cost = f"The whole run of {end.name} took {_price(end)}{_over(end)}."
-    return [cost if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. {cost}"]
 
 
 def _end(c: Comparison) -> list[str]:
     end, base = c.best_at_the_end(), c.arms[0]
     if end is None or len(c.arms) == 1:
         return []
-    what = METRICS[c.metric]
-    text = f"After {c.rounds} rounds {end.name} has the best {what}: {_mean(end.finals)}"
+    text = f"After {c.rounds} rounds {end.name} has the best {METRICS[c.metric]}: {_mean(end.finals)}"
     if end is not base and (ahead := c.ahead(end, base)) is not None:
         text += f", {_ranged(ahead, '{:.4f}')} better than {base.name}"
-    tied = c.tied_at_the_end(end)
+    tied = c.tied(end, c.ahead)
     if tied and len(end.seeds) > 1:
         text += f"; {_unclear(c, end, tied)}"
-    return [text + "."]
-
-
-def _clear_pairs(c: Comparison) -> list[str]:
-    """Clear differences between arms over which the best one has no clear lead: these are not equally good."""
-    if (end := c.best_at_the_end()) is None:
-        return []
-    tied = c.tied_at_the_end(end)
-    pairs = [(a, b) for a in tied for b in tied if a is not b and (d := c.ahead(a, b)) and d.clear and (d.low or 0) > 0]
-    said = [f"{a.name} clearly ends better than {b.name}" for a, b in pairs]
-    return [f"Among the other arms, {listed(said)}."] if said else []
+    leads = [(a, b, c.ahead(a, b)) for a, b in permutations(tied, 2)]  # the tied arms are not all equally good
+    said = [f"{a.name} clearly ends better than {b.name}" for a, b, lead in leads if lead and (lead.low or 0) > 0]
+    return [f"{text}.", *([f"Among the other arms, {listed(said)}."] if said else [])]
 
 
 def _sure(c: Comparison) -> list[str]:
@@ -209,14 +189,13 @@ def _sure(c: Comparison) -> list[str]:
 
 
 def _warnings(c: Comparison) -> list[str]:
-    lines = [f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds." for s in c.arms if s.diverged]
-    if c.target is not None:
-        lines += [
-            f"{s.name} did not reach {c.target:g} in {s.missed} of {len(s.seeds)} seeds (counted with the whole run)."
-            for s in c.arms
-            if s.missed and not s.diverged
-        ]
+    lines = []
     for s in c.arms:
+        if s.diverged:
+            lines.append(f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds.")
+        elif s.missed:
+            some = f"{s.missed} of {len(s.seeds)} seeds"
+            lines.append(f"{s.name} did not reach {c.target:g} in {some} (counted with the whole run).")
         if s.unfinished:
             left = "1 run has" if s.unfinished == 1 else f"{s.unfinished} runs have"
             lines.append(f"{s.name}: {left} not ended; the table leaves out such runs.")
@@ -225,29 +204,23 @@ def _warnings(c: Comparison) -> list[str]:
 
 def table(c: Comparison) -> dict[str, Any]:
     """The comparison as rows of text."""
-    to = f"to {c.target:g}: " if c.target is not None else "whole run: "
+    base, several = c.arms[0], len(c.arms) > 1
     costs = [name for name in COSTS if any(s.mean_cost(name) is not None for s in c.arms)]
-    heads = [to + COSTS[name] for name in costs]
-    several = len(c.arms) > 1
-    heads += [f"speed-up over {c.arms[0].name}"] * (several and c.target is not None)
-    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {c.arms[0].name} by"] * several + ["seeds"]
-    return {"heads": heads, "rows": [_row(c, s, costs) for s in c.arms]}
-
-
-def _row(c: Comparison, s: Arm, costs: Sequence[str]) -> list[str]:
-    cells = []
-    for name in costs:
-        mean = s.mean_cost(name)
-        never = c.target is not None and s.never
-        cells.append("–" if mean is None or never else ("> " if s.missed else "") + _amount(name, mean))
-    base = c.arms[0]
-    if len(c.arms) > 1 and c.target is not None:
-        cells.append("" if s is base else str(s.speedup(base)))
-    cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
-    if len(c.arms) > 1:
-        ahead = c.ahead(s, base) if s is not base else None
-        cells.append("" if s is base else "–" if ahead is None else _ranged(ahead, "{:+.4f}"))
-    return [*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")]
+    heads = [("whole run: " if c.target is None else f"to {c.target:g}: ") + COSTS[name] for name in costs]
+    heads += [f"speed-up over {base.name}"] * (several and c.target is not None)
+    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {base.name} by"] * several + ["seeds"]
+    rows = []
+    for s in c.arms:
+        means = {name: None if c.target is not None and s.never else s.mean_cost(name) for name in costs}
+        bound = "> " if s.missed else ""
+        cells = ["–" if mean is None else bound + _amount(name, mean) for name, mean in means.items()]
+        if several and c.target is not None:
+            cells.append("" if s is base else str(s.speedup(base)))
+        cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
+        if several:
+            cells.append("" if s is base else _ranged(c.ahead(s, base), "{:+.4f}"))
+        rows.append([*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")])
+    return {"heads": heads, "rows": rows}
 
 
 def versus(c: Comparison) -> list[dict[str, str]]:
@@ -255,17 +228,13 @@ def versus(c: Comparison) -> list[dict[str, str]]:
     if (best := c.best()) is None:
         return []
     lines = []
-    for s in c.arms:
-        if s is best:
-            continue
+    for s in (arm for arm in c.arms if arm is not best):
         saved, ahead = c.saved(best, s), c.ahead(best, s)
-        least = "at least " if s.missed else ""
+        least = "at least " if s.missed and saved is not None else ""
         lines.append({
             "best": best.name, "other": s.name,
-            "rounds": "–" if saved is None else least + _ranged(saved, "{:+.1f}"),
-            "rounds_said": _said(saved, "sooner", "later"),
-            "end": "–" if ahead is None else _ranged(ahead, "{:+.4f}"),
-            "end_said": _said(ahead, "better", "worse"),
+            "rounds": least + _ranged(saved, "{:+.1f}"), "rounds_said": _said(saved, "sooner", "later"),
+            "end": _ranged(ahead, "{:+.4f}"), "end_said": _said(ahead, "better", "worse"),
         })  # fmt: skip
     return lines
 
@@ -278,13 +247,14 @@ def _said(found: Gain | None, more: str, less: str) -> str:
     return (more if (found.value or 0.0) > 0 else less) if found.clear else "not clear"
 
 
-def _price(s: Arm) -> str:
+def _price(s: Arm, over: bool = True) -> str:
     known = [(name, value) for name in COSTS if (value := s.mean_cost(name)) is not None]
-    return listed(f"{_amount(name, value)} {COSTS[name]}" for name, value in known)
+    means = f" (means over {len(s.seeds)} seeds)" if over and len(s.seeds) > 1 else ""
+    return listed(f"{_amount(name, value)} {COSTS[name]}" for name, value in known) + means
 
 
 def _amount(cost: str, value: float) -> str:
-    """A cost with as many digits as it deserves.
+    """A cost with a number of digits that suits its size.
 
     >>> _amount("gradients", 12345.6), _amount("megabytes", 0.0512), _amount("round", 41.25)
     ('12,346', '0.0512', '41.2')
@@ -294,24 +264,15 @@ def _amount(cost: str, value: float) -> str:
     return f"{value:.1f}" if cost == "round" or value >= 10 else f"{value:.3g}"
 
 
-def _over(s: Arm) -> str:
-    return f" (means over {len(s.seeds)} seeds)" if len(s.seeds) > 1 else ""
-
-
 def _mean(values: BySeed) -> str:
     return f"{statistics.mean(values.values()):.4f}"
 
 
-def _ranged(found: Gain, style: str) -> str:
-    mean = style.format(found.value)
-    if found.low is None or found.high is None:
-        return mean
-    low, high = style.format(found.low), style.format(found.high)
-    return f"{mean} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
-
-
-def _names(arms: Sequence[Arm]) -> str:
-    return listed(s.name for s in arms)
+def _ranged(found: Gain | None, style: str) -> str:
+    if found is None:
+        return "–"
+    ends = "" if found.low is None else f" ({style}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{style})"
+    return (style + ends).format(found.value, found.low, found.high)
 
 
 def listed(words: Iterable[str]) -> str:
@@ -321,3 +282,52 @@ def listed(words: Iterable[str]) -> str:
     """
     names = list(words)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def comparable(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> bool:
+    """Whether every planned run has ended, all of them after the same number of rounds."""
+    runs = all_runs(groups)
+    return not waiting and all(run.complete for run in runs) and len({run.config["rounds"] for run in runs}) == 1
+
+
+def standing(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> dict[str, Any]:
+    """Where the arms stand before they are comparable: a headline and points as `in_words` has them, no verdict."""
+    metric, runs = metric_of(groups), all_runs(groups)
+    points = []
+    ended, planned = sum(run.complete for run in runs), len(runs) + len(waiting)
+    if ended < planned:
+        points.append(f"{ended} of {planned} runs have ended. The verdict follows when all of them have.")
+    lengths = sorted({run.config["rounds"] for run in runs})
+    if len(lengths) > 1:
+        points.append(
+            f"There is no verdict, because the arms were planned with {listed(map(str, lengths))} rounds: runs of "
+            "different lengths are not comparable at their ends."
+        )
+    seen = {run.name for run in runs}
+    if missing := list(dict.fromkeys(name for name, _ in waiting if name not in seen)):
+        points.append(f"{listed(missing)} {'has' if len(missing) == 1 else 'have'} not started.")
+    headline, where = _so_far(groups, metric, lengths[-1])
+    return {"headline": headline, "points": where + points}
+
+
+def _so_far(groups: Sequence[Group], metric: str, rounds: int) -> tuple[str, list[str]]:
+    """Each arm's mean at the last round that all of them have evaluated, over the seeds that all of them have."""
+    going = [g for g in groups if not any(run.status == "diverged" for run in g.runs)]
+    if not going:
+        return "All arms have diverged.", []
+    seeds = sorted(set.intersection(*({run.config["seed"] for run in group.runs} for group in going)))
+    kept = {g.name: [run.history for run in g.runs if run.config["seed"] in seeds] for g in going}
+    shared = shared_rounds(list(chain.from_iterable(kept.values())), metric)
+    if not shared:
+        return "So far the arms share no evaluated round of a seed.", []
+    reached = max(shared)
+    rows = {name: shared_rounds(histories, metric)[reached] for name, histories in kept.items()}
+    means = {name: statistics.mean(row[metric] for row in some) for name, some in rows.items()}
+    where = f"So far, at round {reached} of {rounds}"
+    if len(means) == 1:
+        ((name, value),) = means.items()
+        return f"{where}, {name} has a {METRICS[metric]} of {value:.4f}.", []
+    each = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {listed(map(str, seeds))} (means)"
+    point = f"The {METRICS[metric]} is that of {over}, at the last round that all started arms have evaluated."
+    return f"{where}: {each} ({METRICS[metric]}).", [point]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import subprocess
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from ...run import checkpoint as files
 from ...run.config import SharedConfig
 from ..stats import interval
 from . import plan as plans
-from .carry_out import Measured
+from . import verdict
+from .carry_out import Measured, Runs
 from .plan import COSTS, Panel, Plan
-from .verdict import CANNOT, NOT_RUN, Judged, judge, missed, number, overall, per_seed
+from .verdict import CANNOT, NOT_RUN, judge, missed, number, overall, per_seed
 
 UNITS = {
     "rounds": "rounds to the target", "gradients": "batch gradients to the target", "megabytes": "MB to the target",
@@ -22,23 +25,34 @@ UNITS = {
     "last": "mean test accuracy of the last rounds, %", "lr": "client rate, last over first",
 }  # fmt: skip
 RULE = "../README.md#how-a-verdict-is-reached"
+POINTS = ("accuracy", "last")  # metrics in percentage points
+INDEX = """# Results
+
+Every table and figure of the five papers, and what `fedkeel reproduce` made of it on two cores. This page is
+written by
+
+    fedkeel reproduce --index --out docs/results
+
+and each study's page by `fedkeel reproduce NAME --out docs/results`; the figures behind a page are in the
+JSON file beside it. `small` changes tasks, rounds and seeds as the study's file says, with stand-ins where
+the paper's data are not here; `--scale paper` runs the paper's own setting and was not run."""
 
 
 def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
     """Everything a page says, as plain data."""
     panels = [_panel(one, plan.scale) for one in measured]
-    judged = [claim["verdict"] for panel in panels for claim in panel["claims"]]
+    verdicts = [claim["verdict"] for claim in _claims(panels)]
     why_not = [f"{panel['name']}: {panel['why_not']}" for panel in panels if panel["why_not"]]
-    skipped = all(one.panel.skip is not None for one in measured)
-    verdict = f"{NOT_RUN if skipped else CANNOT} ({why_not[0]})" if why_not else "run, nothing is claimed"
+    if verdicts:
+        verdict = overall(verdicts) + (f"; {len(why_not)} of {len(panels)} panels not run" if why_not else "")
+    elif why_not:
+        skipped = all(one.panel.skip is not None for one in measured)
+        verdict = f"{NOT_RUN if skipped else CANNOT} ({why_not[0]})"
+    else:
+        verdict = "run, nothing is claimed"
     return {
-        "name": plan.name,
-        "scale": plan.scale,
-        "title": plan.title,
-        "paper": plan.paper,
-        "what": plan.what,
-        "note": plan.note,
-        "verdict": overall(judged) + _left_out(len(why_not), len(panels)) if judged else verdict,
+        **{key: getattr(plan, key) for key in ("name", "scale", "title", "paper", "what", "note")},
+        "verdict": verdict,
         "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
         "panels": panels,
         "commit": commit(),
@@ -47,74 +61,69 @@ def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _left_out(some: int, panels: int) -> str:
-    return f"; {some} of {panels} panels not run" if some else ""
+def _claims(panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list(chain.from_iterable(panel["claims"] for panel in panels))
 
 
 def commit() -> str:
     """The commit of the source, with a mark where files differ from it; "unknown" outside a repository."""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True
-    )
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(words, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def _panel(measured: Measured, scale: str) -> dict[str, Any]:
     panel = measured.panel
-    ran = measured.why_not is None
     return {
         "name": panel.name,
         "settings": settings(panel),
         "stand_in": panel.stand_in if scale == "small" else None,
         "metric": panel.metric,
         "why_not": measured.why_not,
-        "arms": [_arm(measured, name) if ran else _unrun(panel, name) for name in panel.arms],
+        "arms": [_arm(measured, name) for name in panel.arms],
         "tried": measured.tried,
-        "cells": _cells(measured) if ran else {},
-        "claims": [_claim(one) for one in judge(measured)] if ran else [],
+        "cells": {name: _cells(runs) for name, runs in measured.arms.items() if len(runs) > 1},
+        "claims": [asdict(one) for one in judge(measured)] if measured.why_not is None else [],
     }
 
 
 def settings(panel: Panel) -> str:
     """How a panel was run, in a line."""
-    seeds = f"{panel.seeds[0]} to {panel.seeds[-1]}"
     given = {
         "cohort": panel.cohort, "budget": panel.budget, "batch": panel.batch_size, "lr": panel.lr,
         "target": panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}",
     }  # fmt: skip
     parts = [f"{name} {value}" for name, value in given.items() if value is not None]
-    parts += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}", f"seeds {seeds}"]
+    parts += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}"]
+    parts.append(f"seeds {panel.seeds[0]} to {panel.seeds[-1]}")
     usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
     parts += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
     return f"`{panel.task}`, " + ", ".join(parts)
 
 
 def _arm(measured: Measured, name: str) -> dict[str, Any]:
-    panel, runs = measured.panel, measured.arms[name]
-    values = per_seed(measured, name, panel.metric)
-    first = per_seed(measured, next(iter(panel.arms)), panel.metric)
-    return _unrun(panel, name) | {
+    """A line of the table; of a panel that was not run, only what the paper says."""
+    panel, first = measured.panel, next(iter(measured.panel.arms))
+    paper = panel.paper.get(name)
+    row = {
+        "name": name,
+        "algorithm": panel.arms[name].run,
+        "control": name in panel.controls,
+        "paper": paper,
+        "paper_arrow": _arrow(number(paper), number(panel.paper.get(first))),
+    }
+    if measured.why_not is not None:
+        return row
+    runs, values = measured.arms[name], per_seed(measured, name, panel.metric)
+    return row | {
         "algorithm": next(iter(runs)) if len(runs) == 1 else panel.arms[name].run,
         "budget": panel.arms[name].budget,
         "values": values,
         "mean": statistics.mean(values),
         "half": interval(values),
         "missed": missed(measured, name, panel.metric),
-        "diverged": sum(one.statuses.count("diverged") for one in runs.values()),
-        "arrow": _arrow(statistics.mean(values), statistics.mean(first)),
-    }
-
-
-def _unrun(panel: Panel, name: str) -> dict[str, Any]:
-    paper = panel.paper.get(name)
-    first = panel.paper.get(next(iter(panel.arms)))
-    return {
-        "name": name,
-        "algorithm": panel.arms[name].run,
-        "control": name in panel.controls,
-        "paper": paper,
-        "paper_arrow": _arrow(number(paper), number(first)),
+        "diverged": sum(one.diverged for one in runs.values()),
+        "arrow": _arrow(statistics.mean(values), statistics.mean(per_seed(measured, first, panel.metric))),
     }
 
 
@@ -124,51 +133,22 @@ def _arrow(value: float | None, first: float | None) -> str:
     return "↑" if value > first else "↓"
 
 
-def _cells(measured: Measured) -> dict[str, dict[str, float]]:
-    """Of grids that are averaged: arm -> algorithm -> mean over seeds of the last accuracies."""
-    grids = {name: runs for name, runs in measured.arms.items() if len(runs) > 1}
-    return {
-        name: {text: statistics.mean(100 * (h.last("accuracy") or 0.0) for h in one.histories)
-               for text, one in runs.items()}
-        for name, runs in grids.items()
-    }  # fmt: skip
-
-
-def _claim(judged: Judged) -> dict[str, Any]:
-    claim = judged.claim
-    against = judged.over_control
-    return {
-        "text": claim_text(judged),
-        "paper": judged.paper,
-        "metric": judged.metric,
-        "gain": [judged.gain.value, judged.gain.low, judged.gain.high],
-        "control": claim.control,
-        "over_control": None if against is None else [against.value, against.low, against.high],
-        "verdict": judged.verdict,
-    }
-
-
-def claim_text(judged: Judged) -> str:
-    """A claim in words."""
-    claim, metric = judged.claim, judged.metric
-    cost = metric in COSTS
-    if claim.margin is not None:
-        room = f"{claim.margin:.0%} {metric}" if cost else f"{claim.margin:g} points"
-        return f"{claim.arm} is no worse than {claim.than} (within {room})"
-    how = f"needs fewer {metric}" if cost else "ends with a higher rate" if metric == "lr" else "is more accurate"
-    return f"{claim.arm} {how} than {claim.than}"
+def _cells(runs: Runs) -> dict[str, float]:
+    """Of a grid that is averaged: algorithm -> mean over seeds of the last accuracies."""
+    lasts = {text: [100 * (h.last("accuracy") or 0.0) for h in one.histories] for text, one in runs.items()}
+    return {text: statistics.mean(values) for text, values in lasts.items()}
 
 
 def page(outcome: dict[str, Any]) -> str:
     """The page of a result."""
-    where = outcome["environment"]
+    where, control = outcome["environment"], controls(outcome)
     lines = [
         f"# {outcome['title']}",
         "",
         f"{outcome['paper']}. {outcome['what']}",
         "",
         f"**Verdict at the {outcome['scale']} scale: {outcome['verdict']}.**",
-        *([f"{controls(outcome)}."] if controls(outcome) else []),
+        *([f"{control}."] if control else []),
         *([f"Stand-ins: {'; '.join(outcome['stand_ins'])}."] if outcome["stand_ins"] else []),
         *(["", outcome["note"]] if outcome["note"] else []),
         "",
@@ -185,7 +165,7 @@ def page(outcome: dict[str, Any]) -> str:
 
 def controls(outcome: dict[str, Any]) -> str:
     """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
-    against = [claim["over_control"] for panel in outcome["panels"] for claim in panel["claims"] if claim["control"]]
+    against = [claim["over_control"] for claim in _claims(outcome["panels"]) if claim["control"]]
     if not against:
         return ""
     level = sum(mean <= 0 for mean, _, _ in against)
@@ -219,8 +199,7 @@ def _arm_line(arm: dict[str, Any], metric: str) -> str:
     digits = 2 if metric in ("accuracy", "last", "lr", "megabytes") else 1 if metric == "rounds" else 0
     mean = f"{'> ' if arm['missed'] else ''}{arm['mean']:.{digits}f}"
     half = f" ± {arm['half']:.{digits}f}" if arm["half"] is not None else ""
-    notes = [f"{arm['missed']} missed"] if arm["missed"] else []
-    notes += [f"{arm['diverged']} diverged"] if arm["diverged"] else []
+    notes = [f"{arm[what]} {what}" for what in ("missed", "diverged") if arm[what]]
     extra = f" ({', '.join(notes)})" if notes else ""
     budget = f", budget {arm['budget']}" if arm["budget"] else ""
     seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in arm["values"])
@@ -228,27 +207,21 @@ def _arm_line(arm: dict[str, Any], metric: str) -> str:
 
 
 def _claim_line(claim: dict[str, Any]) -> str:
-    def interval_text(values: Sequence[float] | None) -> str:
-        return "" if values is None else gain_text(values, claim["metric"])
-
-    paper = "not printed" if claim["paper"] is None else _amount(claim["paper"], claim["metric"])
-    control = interval_text(claim["over_control"])
-    return f"| {claim['text']} | {paper} | {interval_text(claim['gain'])} | {control} | {claim['verdict']} |"
+    metric, control = claim["metric"], claim["over_control"]
+    paper = "not printed" if claim["paper"] is None else gain_text([claim["paper"]], metric)
+    over = "" if control is None else gain_text(control, metric)
+    return f"| {claim['text']} | {paper} | {gain_text(claim['gain'], metric)} | {over} | {claim['verdict']} |"
 
 
 def gain_text(gain: Sequence[float], metric: str) -> str:
-    """A gain and the ends of its interval.
+    """A gain and, where they are given, the ends of its interval.
 
-    >>> gain_text([0.25, 0.1, 0.4], "rounds"), gain_text([1.5, -1, 4], "accuracy")
-    ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]')
+    >>> gain_text([0.25, 0.1, 0.4], "rounds"), gain_text([1.5, -1, 4], "accuracy"), gain_text([0.25], "rounds")
+    ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]', '+25.0 %')
     """
-    times, digits = (1, 2) if metric in ("accuracy", "last") else (100, 1)
-    low, high = (f"{times * value:+.{digits}f}" for value in gain[1:])
-    return f"{_amount(gain[0], metric)} [{low}, {high}]"
-
-
-def _amount(value: float, metric: str) -> str:
-    return f"{value:+.2f} points" if metric in ("accuracy", "last") else f"{100 * value:+.1f} %"
+    times, digits, unit = (1, 2, "points") if metric in POINTS else (100, 1, "%")
+    value, *ends = (f"{times * part:+.{digits}f}" for part in gain)
+    return f"{value} {unit}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def write(outcome: dict[str, Any], out: Path) -> Path:
@@ -261,36 +234,22 @@ def write(outcome: dict[str, Any], out: Path) -> Path:
 
 
 def write_index(out: Path) -> str:
-    """Write README.md, and every page again from the data beside it; gives the index."""
+    """Write every page again from the data beside it, and README.md: the verdict of every table, or why it has none."""
     for name in plans.names():
         if (file := out / f"{name}.json").exists():
             file.with_suffix(".md").write_text(page(files.read_json(file)))
-    out.mkdir(parents=True, exist_ok=True)
-    text = index(out)
-    (out / "README.md").write_text(text)
-    return text
-
-
-def index(out: Path) -> str:
-    """Every table and figure of the papers: its verdict with the page, or why it has none."""
-    lines = [
-        "# Results",
-        "",
-        "Every table and figure of the five papers, and what `fedkeel reproduce` made of it on two cores. This page is",
-        "written by",
-        "",
-        "    fedkeel reproduce --index --out docs/results",
-        "",
-        "and each study's page by `fedkeel reproduce NAME --out docs/results`; the figures behind a page are in the",
-        "JSON file beside it. `small` changes tasks, rounds and seeds as the study's file says, with stand-ins where",
-        "the paper's data are not here; `--scale paper` runs the paper's own setting and was not run.",
-    ]
+    lines = [INDEX]
     for paper in plans.contents().values():
         lines += ["", f"## {paper['title']}", "", "| | what | verdict, small scale |", "|---|---|---|"]
         lines += [f"| {item['item']} | {item['what']} | {_answer(item, out)} |" for item in paper["items"]]
-    lines += ["", "## How a verdict is reached", "", *_rule()]
-    lines += ["", "## Other studies", "", *(f"- {line}" for line in _others(out))]
-    return "\n".join(lines) + "\n"
+    first, rest = (verdict.__doc__ or "").strip().split(". ", 1)
+    lines += ["", "## How a verdict is reached", "", f"{first}.", rest, "", "## Other studies", ""]
+    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
+    lines += [f"- [{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
+    text = "\n".join(lines) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "README.md").write_text(text)
+    return text
 
 
 def _answer(item: dict[str, str], out: Path) -> str:
@@ -301,18 +260,6 @@ def _answer(item: dict[str, str], out: Path) -> str:
     if not file.exists():
         return f"not run (`fedkeel reproduce {name}`)"
     outcome = files.read_json(file)
-    notes = [controls(outcome).lower()] if controls(outcome) else []
-    notes += [f"stand-ins: {'; '.join(outcome['stand_ins'])}"] if outcome["stand_ins"] else []
-    return "; ".join([f"[{outcome['verdict']}]({name}.md)", *notes])
-
-
-def _rule() -> list[str]:
-    from . import verdict
-
-    text = (verdict.__doc__ or "").strip().split(". ", 1)
-    return [f"{text[0]}.", text[1]]
-
-
-def _others(out: Path) -> list[str]:
-    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
-    return [f"[{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
+    control, stand_ins = controls(outcome).lower(), "; ".join(outcome["stand_ins"])
+    notes = [control, f"stand-ins: {stand_ins}" if stand_ins else ""]
+    return "; ".join([f"[{outcome['verdict']}]({name}.md)", *filter(None, notes)])

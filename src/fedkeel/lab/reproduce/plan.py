@@ -26,12 +26,12 @@ panel; at the small scale `[defaults.small]` and `[panel.small]` change what the
 
 from __future__ import annotations
 
-import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib.resources import files
+from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 from ... import grammar, tasks
@@ -44,6 +44,7 @@ from . import SCALES
 
 COSTS = ("rounds", "gradients", "samples", "megabytes")  # less is better
 METRICS = (*COSTS, "accuracy", "last", "lr")
+PAPERS = Path(__file__).parent / "papers"
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,16 @@ class Line:
     def cells(self) -> list[str]:
         """The algorithms of the grid; without one, the only algorithm."""
         try:
-            filled = [
-                self.run.format(**dict(zip(self.grid, values, strict=True)))
-                for values in itertools.product(*self.grid.values())
-            ]
+            cells = (dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values()))
+            filled = [self.run.format(**cell) for cell in cells]
         except (KeyError, IndexError) as error:
             raise InputError(f"Arm '{self.name}' has no grid for {error}.") from error
         return [grammar.write(grammar.parse(text)) for text in filled]
+
+    @property
+    def tuned(self) -> bool:
+        """The best of several algorithms is taken."""
+        return self.take == "best" and len(self.cells()) > 1
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,14 @@ class Panel(SharedConfig):
         goal = is_number(self.target) != (self.quality_of is not None)
         used = {self.metric, *(claim.metric for claim in self.claims)}
         check(goal or not used & set(COSTS), owner, "target", "a number, or quality_of an arm", self.target)
-        named = [*self.controls, *self.paper, *(n for c in self.claims for n in (c.arm, c.than, c.control) if n)]
-        for name in [*named, *([self.quality_of] if self.quality_of else [])]:
-            if name not in self.arms:
-                raise unknown(f"arm of {owner}", name, self.arms)
+        named = [*self.controls, *self.paper, self.quality_of]
         for claim in self.claims:
             check(claim.metric in (None, *METRICS), owner, "metric of a claim", "a metric", claim.metric)
-        tuned = any(len(arm.cells()) > 1 and arm.take == "best" for arm in self.arms.values())
+            named += [claim.arm, claim.than, claim.control]
+        for name in named:
+            if name is not None and name not in self.arms:
+                raise unknown(f"arm of {owner}", name, self.arms)
+        tuned = any(arm.tuned for arm in self.arms.values())
         check(not tuned or self.tuning_seed is not None, owner, "tuning_seed", "given, there is a grid", None)
         check(self.tuning_seed not in self.seeds, owner, "tuning_seed", "none of the seeds", self.tuning_seed)
         tasks.find(self.task)
@@ -159,14 +164,8 @@ def names() -> list[str]:
     >>> "gel/table2" in names()
     True
     """
-    papers = (paper for paper in _home().iterdir() if paper.is_dir())
-    found = (f"{paper.name}/{file.name[:-5]}" for paper in papers for file in paper.iterdir()
-             if file.name.endswith(".toml"))  # fmt: skip
-    return sorted(found, key=_natural)
-
-
-def _natural(name: str) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    found = (f"{file.parent.name}/{file.stem}" for file in PAPERS.glob("*/*.toml"))
+    return sorted(found, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
 
 
 def load(name: str, scale: str = "small") -> Plan:
@@ -178,7 +177,7 @@ def load(name: str, scale: str = "small") -> Plan:
     check(scale in SCALES, "reproduce", "scale", " or ".join(SCALES), scale)
     if name not in (known := names()):
         raise unknown("reproduction", name, known)
-    content = tomllib.loads((_home() / f"{name}.toml").read_text())
+    content = tomllib.loads((PAPERS / f"{name}.toml").read_text())
     try:
         return read(name, scale, content)
     except (KeyError, TypeError, AttributeError) as error:
@@ -187,7 +186,7 @@ def load(name: str, scale: str = "small") -> Plan:
 
 def contents() -> dict[str, Any]:
     """Every table and figure of the papers: the study that answers for it, or why there is none."""
-    return tomllib.loads((_home() / "contents.toml").read_text())
+    return tomllib.loads((PAPERS / "contents.toml").read_text())
 
 
 def read(name: str, scale: str, content: Mapping[str, Any]) -> Plan:
@@ -211,7 +210,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     controls = given.get("controls", ())
     arms = {arm: Line(arm, **({"run": value} if isinstance(value, str) else value))
             for arm, value in given["arms"].items()}  # fmt: skip
-    claims = [claim for text in given.get("claims", ()) for claim in _claims(text, arms, controls)]
+    claims = list(chain.from_iterable(_claims(text, arms, controls) for text in given.get("claims", ())))
     first, count = given["seeds"]
     made = {"arms": arms, "claims": claims, "seeds": list(range(first, first + count))}
     return Panel(**{**given, **made, "tuned_on": given.get("tuned_on") or None})
@@ -226,7 +225,3 @@ def _claims(given: Mapping[str, Any], arms: Mapping[str, Line], controls: Sequen
     name = arm or kept
     others = [other for other in arms if other != name and other not in controls] if than == "all" else than
     return [Claim(name, other, **rest) for other in ([others] if isinstance(others, str) else others)]
-
-
-def _home() -> Any:
-    return files("fedkeel.lab.reproduce") / "papers"

@@ -30,7 +30,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...run.history import History
@@ -47,13 +47,14 @@ WEAKEST_FIRST = (NOT, DIRECTION, REPRODUCED)
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what came out."""
+    """A claim with what came out, as the data of the page have it; a gain is its value, low and high."""
 
-    claim: Claim
-    metric: str
-    gain: Gain
+    text: str
     paper: float | None
-    over_control: Gain | None
+    metric: str
+    gain: Sequence[float]
+    control: str | None
+    over_control: Sequence[float] | None
     verdict: str
 
 
@@ -64,12 +65,24 @@ def judge(measured: Measured) -> list[Judged]:
     for claim in panel.claims:
         metric = claim.metric or panel.metric
         arm, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
-        broke = any("diverged" in runs.statuses for runs in measured.arms[claim.arm].values())
-        broke = broke or (metric in COSTS and missed(measured, claim.arm, metric) > 0)
+        broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
+        broke = broke or missed(measured, claim.arm, metric) > 0
         own, paper = gain(metric, arm, other), paper_gain(panel, claim)
-        against = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
-        judged.append(Judged(claim, metric, own, paper, against, verdict(own, paper, claim.margin, broke)))
+        control = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
+        against = None if control is None else astuple(control)[:3]
+        said = verdict(own, paper, claim.margin, broke)
+        judged.append(Judged(claim_text(claim, metric), paper, metric, astuple(own)[:3], claim.control, against, said))
     return judged
+
+
+def claim_text(claim: Claim, metric: str) -> str:
+    """A claim in words."""
+    cost = metric in COSTS
+    if claim.margin is not None:
+        room = f"{claim.margin:.0%} {metric}" if cost else f"{claim.margin:g} points"
+        return f"{claim.arm} is no worse than {claim.than} (within {room})"
+    how = f"needs fewer {metric}" if cost else "ends with a higher rate" if metric == "lr" else "is more accurate"
+    return f"{claim.arm} {how} than {claim.than}"
 
 
 def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: bool = False) -> str:
@@ -107,9 +120,7 @@ def gain(metric: str, arm: Sequence[float], other: Sequence[float]) -> Gain:
     """
     sign = -1 if metric in COSTS else 1
     scale = {"accuracy": 1.0, "last": 1.0, "lr": statistics.mean(other)}.get(metric, statistics.mean(arm))
-    values = [sign * (a - b) / max(scale, 1e-9) for a, b in zip(arm, other, strict=True)]
-    found = mean_of(values)
-    return found if found.low is not None else Gain(found.value, found.value, found.value)
+    return mean_of([sign * (a - b) / max(scale, 1e-9) for a, b in zip(arm, other, strict=True)])
 
 
 def paper_gain(panel: Panel, claim: Claim) -> float | None:
@@ -137,11 +148,11 @@ def per_seed(measured: Measured, arm: str, metric: str) -> list[float]:
 
 
 def missed(measured: Measured, arm: str, metric: str) -> int:
-    """Seeds of an arm that did not reach the target; those of the arm that sets it are not asked."""
+    """Seeds of an arm that did not reach the target; those of the arm that sets it are not counted."""
     if metric not in COSTS or arm == measured.panel.quality_of:
         return 0
     goal = _goal(measured)
-    return sum(h.reaching(goal) is None for runs in measured.arms[arm].values() for h in runs.histories)
+    return sum(history.reaching(goal) is None for history in measured.histories(arm))
 
 
 def _figure(measured: Measured, arm: str, metric: str, history: History) -> float:
@@ -164,7 +175,7 @@ def _goal(measured: Measured) -> float:
     if panel.quality_of is None:
         assert panel.target is not None
         return panel.target
-    return statistics.mean(score(h) for runs in measured.arms[panel.quality_of].values() for h in runs.histories)
+    return statistics.mean(map(score, measured.histories(panel.quality_of)))
 
 
 def score(history: History) -> float:

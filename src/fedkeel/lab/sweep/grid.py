@@ -1,32 +1,25 @@
-"""What is swept: keys with their values, and the algorithm of every cell."""
+"""What is swept, keys with their values and the algorithm of every cell; which cell is best, and how sure that is."""
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ... import grammar
 from ...errors import InputError, is_number, unknown
+from ..stats import Arm, interval, mean_of
 
 Cell = tuple[Any, ...]  # one value per key
-
-
-@dataclass(frozen=True)
-class Range:
-    """An interval to search in: by its logarithm where both ends are above 0, in whole numbers where both are whole."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:g}..{self.high:g}"
+METRICS = {"rounds": "rounds to the target", "last": "last accuracy", "best": "best accuracy of any round"}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """An algorithm and the values its keys take.
+    """An algorithm and the values its keys take, or the (low, high) in which they are searched: by the logarithm where
+    both are above 0, in whole numbers where both are whole.
 
     >>> grid = Grid.parse("fedprox+gel", ["lr=0.01,0.1", "gel.steps=5,10"])
     >>> grid.algorithm(next(grid.cells()))
@@ -35,13 +28,13 @@ class Grid:
 
     base: str
     values: dict[str, list[Any]]
-    ranges: dict[str, Range]
+    ranges: dict[str, tuple[float, float]]
 
     @classmethod
     def parse(cls, base: str, texts: Sequence[str]) -> Grid:
         """Read `key=a,b,c` and `key=low..high`; `part.key` is a key of a later part of the algorithm."""
         values: dict[str, list[Any]] = {}
-        ranges: dict[str, Range] = {}
+        ranges: dict[str, tuple[float, float]] = {}
         for text in texts:
             key, equals, rest = (part.strip() for part in text.partition("="))
             if not key or not equals or not rest:
@@ -50,10 +43,9 @@ class Grid:
                 raise InputError(f"'{key}' is given twice.")
             low, dots, high = rest.partition("..")
             if dots:
-                ends = grammar.value_of(low), grammar.value_of(high)
+                ranges[key] = ends = grammar.value_of(low), grammar.value_of(high)
                 if not (is_number(ends[0]) and is_number(ends[1]) and ends[0] < ends[1]):
                     raise InputError(f"Cannot read '{text}': a range is LOW..HIGH, two numbers, the smaller first.")
-                ranges[key] = Range(*ends)
             else:
                 values[key] = [grammar.value_of(value.strip()) for value in rest.split(",") if value.strip()]
                 if len(values[key]) != len(set(map(str, values[key]))):
@@ -63,7 +55,7 @@ class Grid:
     def texts(self) -> list[str]:
         """What `parse` reads."""
         lists = [f"{key}={','.join(map(written, values))}" for key, values in self.values.items()]
-        return lists + [f"{key}={span}" for key, span in self.ranges.items()]
+        return lists + [f"{key}={low:g}..{high:g}" for key, (low, high) in self.ranges.items()]
 
     @property
     def keys(self) -> list[str]:
@@ -88,3 +80,100 @@ class Grid:
 def written(value: Any) -> str:
     """A value as the grammar writes it."""
     return grammar.write([("x", {"v": value})]).removeprefix("x:v=")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A cell, what its seeds scored (None: a seed diverged or did not reach the target), and its words for a table."""
+
+    cell: Cell
+    arm: Arm
+    values: list[float] | None
+    word: str
+
+    @property
+    def mean(self) -> float | None:
+        return None if self.values is None else statistics.mean(self.values)
+
+    def as_dict(self, grid: Grid) -> dict[str, Any]:
+        return {
+            "algorithm": self.arm.name,
+            "values": dict(zip(grid.keys, self.cell, strict=True)),
+            "status": list(self.arm.statuses),
+            "scores": self.values,
+            "mean": self.mean,
+            "interval_95": None if self.values is None else interval(self.values),
+        }
+
+
+def scored(cell: Cell, arm: Arm, metric: str) -> Scored:
+    """Score a cell; one that a seed failed has no number, only a word."""
+    if arm.diverged:
+        return Scored(cell, arm, None, "diverged")
+    if metric == "rounds":
+        if arm.missed or arm.never:
+            return Scored(cell, arm, None, arm.rounds_text())
+        values = list(arm.costs("round").values())
+    else:
+        known = [[row["accuracy"] for row in history if row["accuracy"] is not None] for history in arm.histories]
+        if not all(known):
+            return Scored(cell, arm, None, "not evaluated")
+        values = [accuracies[-1] if metric == "last" else max(accuracies) for accuracies in known]
+    return Scored(cell, arm, values, f"{statistics.mean(values):{'.1f' if metric == 'rounds' else '.4f'}}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All cells, best first (those without a number last), and what may be said of the best."""
+
+    grid: Grid
+    metric: str
+    ranked: list[Scored]
+
+    @classmethod
+    def of(cls, grid: Grid, cells: Sequence[Cell], arms: Sequence[Arm], metric: str | None) -> Choice:
+        """Without a metric: rounds to the target where some cell reaches it with every seed, else the last accuracy."""
+        metric = metric or ("rounds" if any(not arm.never and not arm.missed for arm in arms) else "last")
+        sign = 1 if metric == "rounds" else -1
+        all_cells = [scored(cell, arm, metric) for cell, arm in zip(cells, arms, strict=True)]
+        return cls(grid, metric, sorted(all_cells, key=lambda s: float("inf") if s.mean is None else sign * s.mean))
+
+    @property
+    def best(self) -> Scored | None:
+        return self.ranked[0] if self.ranked[0].values is not None else None
+
+    @property
+    def runner_up(self) -> Scored | None:
+        return self.ranked[1] if len(self.ranked) > 1 and self.ranked[1].values is not None else None
+
+    @property
+    def told_apart(self) -> bool | None:
+        """Whether the 95 % interval of the paired difference to the runner-up leaves out 0; None with one seed."""
+        if self.runner_up is None:
+            return None
+        best, second = (one.values or [] for one in self.ranked[:2])
+        return mean_of([a - b for a, b in zip(best, second, strict=True)]).clear if len(best) > 1 else None
+
+    @property
+    def on_edge(self) -> list[str]:
+        """Keys whose best value is the smallest or the largest tried: the true best may lie outside."""
+        if self.best is None:
+            return []
+        edges = []
+        # In a searched range the ends are the range's: no trial lies exactly there, so only lists have an edge.
+        for place, key in enumerate(self.grid.values):
+            tried = {one.cell[place] for one in self.ranked}
+            if all(map(is_number, tried)) and len(tried) > 1 and self.best.cell[place] in (min(tried), max(tried)):
+                edges.append(key)
+        return edges
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `sweep.json` says."""
+        return {
+            "metric": self.metric,
+            "cells": [one.as_dict(self.grid) for one in self.ranked],
+            "best": None if self.best is None else self.best.as_dict(self.grid),
+            "runner_up": None if self.runner_up is None else self.runner_up.as_dict(self.grid),
+            "told_apart": self.told_apart,
+            "on_edge": self.on_edge,
+        }

@@ -1,23 +1,31 @@
-"""A sweep from its configuration: every cell of a grid, or the trials a search asks for."""
+"""A sweep from its configuration: every cell of a grid, or the trials a search asks for; its runs in processes."""
 
 from __future__ import annotations
 
 import importlib
+import multiprocessing
+import signal
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from ... import recipes
-from ...errors import InputError, MissingExtra, check, is_count
+from ...errors import FedkeelError, InputError, MissingExtra, check, is_count
 from ...run import checkpoint as files
+from ...run.history import Row
 from ..stats import Arm
-from ..study import Study, finished, status_of
-from .choice import METRICS, Choice, scored
-from .grid import Cell, Grid
-from .processes import Item, run_all
+from ..study import Study, finished, one_run, status_of
+from .grid import METRICS, Cell, Choice, Grid, scored
 
 Config = dict[str, Any]
-Tell = Callable[[Item, str], None]  # hears of a run that has ended, and how
+Item = tuple[str, int, str]  # algorithm, seed, folder
+Tell = Callable[[Item, str], None]  # called with each run that has ended, and how it ended
+PATIENCE = 60.0  # seconds a child has for the round it is in when all is stopped
 
 
 def configuration(study: Study, grid: Grid, metric: str | None, trials: int | None, batch: int) -> Config:
@@ -32,8 +40,8 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
         algorithms = [canonical(grid, cell) for cell in grid.cells()]
     else:
         _optuna()
-        ends = [grid.algorithm(tuple(v[i] for v in _spans(grid))) for i in (0, -1)]
-        algorithms = list(dict.fromkeys(recipes.algorithm(text).spec or text for text in ends))
+        spans = [*grid.values.values(), *grid.ranges.values()]
+        algorithms = list(dict.fromkeys(canonical(grid, tuple(span[i] for span in spans)) for i in (0, -1)))
     config = study.config() | {"algorithms": algorithms}
     checked = Study.from_config(config)
     task = checked.made_task()
@@ -58,28 +66,20 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
         metric, trials, _ = about["metric"], about["optuna"], about["batch"]
     except (KeyError, TypeError, AttributeError) as error:  # edited by hand
         raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
-    config = probed(config)
-    if config.get("compile") and not (out / "config.json").exists():
-        study = Study.from_config(config)
+    study = Study.from_config(config)
+    if study.engine == "probe":  # measured once, here, so that all cells share the mode
+        study = study.probed(study.made_task())
+        config = config | {"engine": study.engine, "engine_reason": study.why}
+    if study.compile and not (out / "config.json").exists():
         study.check_kernels(study.made_task())
     if trials is None:
-        cells = list(grid.cells())
-        arms = _run(config, out, jobs, tell)
+        cells, arms = list(grid.cells()), _run(config, out, jobs, tell)
     else:
         metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
         cells, arms = _search(config, grid, metric, out, jobs, tell)
     choice = Choice.of(grid, cells, arms, metric)
     files.write_json(out / "sweep.json", document(config, choice))
     return choice
-
-
-def probed(config: Config) -> Config:
-    """The same with a mode in the place of "probe": measured once, here, so that all cells share it."""
-    if config.get("engine") != "probe":
-        return config
-    study = Study.from_config(config)
-    study = study.probed(study.made_task())
-    return config | {"engine": study.engine, "engine_reason": study.why}
 
 
 def document(config: Config, choice: Choice) -> dict[str, Any]:
@@ -117,29 +117,21 @@ def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell:
         arms = _run(config | {"algorithms": list(cells)}, out, jobs, tell)
         by_name = {arm.name: arm for arm in arms}
         for trial, cell in zip(trials, picked, strict=True):
-            search.tell(trial, _worth(cell, by_name[canonical(grid, cell)], metric))
+            arm = by_name[canonical(grid, cell)]
+            longest = max(history[-1]["round"] for history in arm.histories)
+            failed = 2.0 * longest if metric == "rounds" else 0.0  # steers the search, and is never reported
+            mean = scored(cell, arm, metric).mean
+            search.tell(trial, failed if mean is None else mean)
     return list(cells.values()), arms
-
-
-def _worth(cell: Cell, arm: Arm, metric: str) -> float:
-    """A number for the search even where a cell has none: it steers, and is never reported."""
-    mean = scored(cell, arm, metric).mean
-    if mean is not None:
-        return mean
-    return max(history[-1]["round"] for history in arm.histories) * 2.0 if metric == "rounds" else 0.0
 
 
 def _suggest(trial: Any, key: str, grid: Grid) -> Any:
     if key in grid.values:
         return trial.suggest_categorical(key, grid.values[key])
-    span = grid.ranges[key]
-    if isinstance(span.low, int) and isinstance(span.high, int):
-        return trial.suggest_int(key, span.low, span.high, log=span.low > 0)
-    return float(f"{trial.suggest_float(key, span.low, span.high, log=span.low > 0):.3g}")  # a name one can read
-
-
-def _spans(grid: Grid) -> list[Sequence[Any]]:
-    return [*grid.values.values(), *((span.low, span.high) for span in grid.ranges.values())]
+    low, high = grid.ranges[key]
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=low > 0)
+    return float(f"{trial.suggest_float(key, low, high, log=low > 0):.3g}")  # a name one can read
 
 
 def _optuna() -> Any:
@@ -149,3 +141,82 @@ def _optuna() -> Any:
         raise MissingExtra("optuna", "optuna", "A search in ranges") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
+
+
+def run_all(config: Config, todo: Sequence[Item], jobs: int, tell: Tell) -> None:
+    """Carry out these runs side by side in processes, each with one worker and one torch thread.
+
+    The parent talks to each child through a pipe and sends a run at a time. While a run goes on nothing is sent, so a
+    child that finds its pipe readable knows that it is to stop: the parent closed it, or is gone. Its run then ends
+    after the round, saved, and the next call continues it.
+    """
+    left, busy, children = deque(todo), dict[Connection, Item](), list[tuple[BaseProcess, Connection]]()
+    try:
+        for _ in range(min(jobs, len(todo))):
+            children.append(_start(config))
+            pipe = children[-1][1]
+            busy[pipe] = left.popleft()
+            pipe.send(busy[pipe])
+        while busy:
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                item = busy.pop(ready)
+                tell(item, _answer(ready, item))
+                if left:
+                    busy[ready] = left.popleft()
+                    ready.send(busy[ready])
+    finally:
+        for _, pipe in children:
+            pipe.close()
+        for process, _ in children:
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _start(config: Config) -> tuple[BaseProcess, Connection]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(config, theirs), daemon=True)
+    # Ctrl-C goes to every process of a terminal. A child inherits that it is ignored, and is stopped by its pipe.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    theirs.close()
+    return process, ours
+
+
+def _answer(pipe: Connection, item: Item) -> str:
+    try:
+        kind, text = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise FedkeelError(f"The process of {item[0]}, seed {item[1]}, died; the other runs are kept.") from None
+    if kind == "stopped":  # by a file `stop` in its folder: the other runs are not wanted either
+        raise KeyboardInterrupt
+    if kind != "ended":
+        raise (InputError if kind == "input" else FedkeelError)(f"{item[0]}, seed {item[1]}: {text}")
+    return str(text)
+
+
+def _work(config: Config, pipe: Connection) -> None:
+    """What a child does: one run after the other, until its pipe closes."""
+    study = replace(Study.from_config(config), why=config.get("engine_reason"), workers=1)
+
+    def stop(algorithm: str, seed: int, row: Row) -> bool:
+        return pipe.poll()
+
+    with suppress(EOFError, OSError):
+        task = None
+        while True:
+            text, seed, folder = pipe.recv()
+            try:
+                task = task or study.made_task()
+                _, status = one_run(study, task, text, seed, Path(folder), stop)
+                pipe.send(("ended", status))
+            except KeyboardInterrupt:
+                pipe.send(("stopped", ""))
+            except (FedkeelError, OSError) as error:
+                pipe.send(("input" if isinstance(error, InputError) else "failed", str(error)))
