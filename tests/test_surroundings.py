@@ -18,7 +18,8 @@ from fedkeel import files
 from fedkeel.cli import main
 from fedkeel.data import store
 
-RUN = [sys.executable, "-m", "fedkeel", "run", "synthetic:users=4", "fedavg", "--cohort", "2"]
+COMMAND = [sys.executable, "-c", "import sys, fedkeel_command; sys.exit(fedkeel_command.main())"]  # the entry point
+RUN = [*COMMAND, "run", "synthetic:users=4", "fedavg", "--cohort", "2"]
 
 
 def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
@@ -29,7 +30,7 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode("ascii")
     assert "round 0" in shown and "*" in shown and "fedavg" in shown and "?" not in shown
-    again = subprocess.run([*RUN[:3], "report", str(out)], env=env, capture_output=True)
+    again = subprocess.run([*COMMAND, "report", str(out)], env=env, capture_output=True)
     assert again.returncode == 0, again.stderr
 
 
@@ -62,7 +63,7 @@ def test_a_signal_during_start_up_is_one_line(tmp_path, number, after):
 @pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_a_signal_finishes_the_round_and_says_how_to_go_on(tmp_path, number, kind):
     out = tmp_path / "out"
-    words = [*RUN[:3], kind, *RUN[4:], "--rounds", "100000", "--out", str(out), "--checkpoint-every", "5"]
+    words = [*COMMAND, kind, *RUN[4:], "--rounds", "100000", "--out", str(out), "--checkpoint-every", "5"]
     words += ["--grid", "lr=0.01,0.1"] if kind == "sweep" else []
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

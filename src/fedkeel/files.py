@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -181,9 +181,3 @@ def prefix_checksum(file: Path, length: int) -> str | None:
     with reading(file, "text"), open(file, "rb") as content:
         begin = content.read(length)
     return hashlib.sha256(begin).hexdigest() if len(begin) == length else None
-
-
-def atomically(file: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill the file that `writing` renames."""
-    with writing(file) as beside:
-        write(beside)

@@ -12,13 +12,18 @@ A command imports what it needs when it is called, so that `fedkeel --help` is q
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
+import signal
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import FedkeelError, InputError, StabilityWarning
+from ..run.signals import ALL, handling
 from ..version import __version__
 from . import compare, data, explain, report, reproduce, resume, run, sweep
 from . import list as list_
@@ -44,9 +49,9 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 failed, 2 bad input, 3 diverged, 130 interrupted."""
-    arguments = parser().parse_args(argv)
     try:
-        with _printing_warnings():
+        with _printing_warnings(), handling(ALL, signal.default_int_handler), _plain_text():
+            arguments = parser().parse_args(argv)
             return int(arguments.do(arguments))
     except InputError as error:
         return _fail(error, 2)
@@ -78,6 +83,48 @@ def _printing_warnings() -> Iterator[None]:
         warnings.simplefilter("always", StabilityWarning)
         warnings.showwarning = show
         yield
+
+
+# What a terminal without UTF-8 gets in the place of other characters, besides the dots of curves.
+ASCII = {
+    "±": "+-",
+    "■": "#",
+    "…": "...",
+    "·": ".",
+    "–": "-",
+    "—": "-",
+    "×": "x",
+    "→": "->",
+    "↑": "^",
+    "↓": "v",
+    "●": "*",
+}
+
+
+@contextmanager
+def _plain_text() -> Iterator[None]:
+    """Print in ASCII where the output cannot encode more."""
+    codecs.register_error("fedkeel", lambda error: (_ascii(error), getattr(error, "end", 0)))
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    before = [(stream, stream.errors) for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors="fedkeel")
+    try:
+        yield
+    finally:
+        for stream, errors in before:
+            stream.reconfigure(errors=errors)
+
+
+def _ascii(error: UnicodeError) -> str:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = ""
+    for letter in error.object[error.start : error.end]:
+        dots = 0x2800 <= ord(letter) < 0x2900  # braille, of which the first is empty
+        other = (" " if letter == "\u2800" else "*") if dots else ASCII.get(letter)
+        text += other or unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?"
+    return text
 
 
 def _fail(error: object, code: int) -> int:

@@ -30,19 +30,16 @@ def add_command(subparsers: Any) -> None:
 
 def write_report(arguments: argparse.Namespace) -> int:
     """`fedkeel report RUN...`."""
+    from ..files import write_text
     from ..lab.report.page import as_html, read
-    from ..run.checkpoint import atomically
 
     page = as_html(read(arguments.folders))
     out: Path = arguments.out or arguments.folders[0] / "report.html"
 
-    def write(file: Path) -> None:
-        file.write_text(page, encoding="utf-8")
-
     try:
         if out.is_dir():
             raise InputError(f"{out} is a directory; --out names a file.")
-        atomically(out, write)
+        write_text(out, page)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror}.") from error
     print(f"written to {out}")

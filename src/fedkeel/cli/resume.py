@@ -19,11 +19,11 @@ def add_command(commands: Any) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel resume DIR`."""
+    from ..files import read_json
     from ..lab.study import Study
-    from ..run import checkpoint as files
     from . import run, sweep
 
-    config = files.read_json(arguments.folder / "config.json")
+    config = read_json(arguments.folder / "config.json")
     if "sweep" in config:
         return sweep.go_on(config, arguments.folder, arguments)
     return run.carry_out(Study.from_config(config), arguments.folder, arguments)

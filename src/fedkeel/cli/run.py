@@ -43,18 +43,21 @@ def add_command(commands: Any) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel run TASK ALGORITHM...`."""
-    from ..run import checkpoint as files
+    from ..run.folder import check_new, new_folder
 
     study = replace(_study(arguments), track=arguments.track)
-    study.check(study.made_task())
     out = arguments.out or flags.new_place(study.task)
-    files.new_folder(out, arguments.overwrite)
+    check_new(out, arguments.overwrite)
+    task = study.made_task()
+    study.check(task)
+    study.check_kernels(task)
+    new_folder(out, arguments.overwrite)
     return carry_out(study, out, arguments)
 
 
 def _study(arguments: argparse.Namespace) -> Study:
+    from ..files import read_json
     from ..lab.study import Study
-    from ..run import checkpoint as files
     from ..run.config import RunConfig
     from ..world import World
 
@@ -71,7 +74,7 @@ def _study(arguments: argparse.Namespace) -> Study:
         raise InputError(f"--config sets everything already; leave out {names}, or change a copy of the file.")
     if arguments.task is not None:
         raise InputError("--config names the task and the algorithms already; leave them out.")
-    return Study.from_config(files.read_json(arguments.config))
+    return Study.from_config(read_json(arguments.config, edited=True))
 
 
 def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:

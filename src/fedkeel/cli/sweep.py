@@ -40,7 +40,7 @@ def do(arguments: argparse.Namespace) -> int:
     from ..lab.report import heatmap
     from ..lab.sweep.grid import Grid
     from ..lab.sweep.run import configuration
-    from ..run import checkpoint as files
+    from ..run.folder import new_folder
 
     check(arguments.jobs is None or is_count(arguments.jobs), "sweep", "jobs", "an integer >= 1", arguments.jobs)
     grid = Grid.parse(arguments.algorithm, arguments.grid)
@@ -53,19 +53,19 @@ def do(arguments: argparse.Namespace) -> int:
     config = configuration(study, grid, arguments.metric, arguments.optuna, batch)
     out = arguments.out or flags.new_place(study.task)
     if arguments.overwrite or not _same_sweep(config, out):
-        files.new_folder(out, arguments.overwrite)
+        new_folder(out, arguments.overwrite)
     return go_on(config, out, arguments)
 
 
 def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     """Whether `out` holds the same sweep, to be continued; the trials of a search so far are not compared."""
     from ..errors import InputError
-    from ..run import checkpoint as files
+    from ..files import read_json
     from ..run.config import SharedConfig
 
     if not (out / "config.json").exists():
         return False
-    known = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
+    known = SharedConfig().plain() | read_json(out / "config.json")  # an earlier version wrote fewer settings
     found = ["sweep"]  # the sweep itself sets these
     found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
     found += ["engine"] if config["engine"] == "probe" else []

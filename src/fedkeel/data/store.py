@@ -18,7 +18,10 @@ from .unpack import is_archive, unpack
 
 def root() -> Path:
     """The folder of all data sets: `FEDKEEL_DATA`, else ~/.cache/fedkeel."""
-    return Path(os.environ.get("FEDKEEL_DATA") or "~/.cache/fedkeel").expanduser()
+    try:
+        return Path(os.environ.get("FEDKEEL_DATA") or "~/.cache/fedkeel").expanduser()
+    except RuntimeError as error:
+        raise InputError("There is no home directory: set FEDKEEL_DATA to the folder of the data sets.") from error
 
 
 def known(name: str) -> DataSet:

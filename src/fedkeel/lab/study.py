@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from ..algorithm import Algorithm
 from ..capacity import Capacity
 from ..engine.threads import Local, one_thread
 from ..errors import InputError, check
-from ..run import checkpoint as files
-from ..run import history as rows
+from ..files import read_json, write_json
 from ..run import training
+from ..run.checkpoint import Known, read_run
 from ..run.config import RunConfig, SharedConfig
+from ..run.folder import CONFIG, locked
 from ..run.history import History, Row
 from ..settings import from_file
 from ..task import Task
@@ -145,7 +147,7 @@ class Study(SharedConfig):
             return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
         except KeyError as error:
             raise InputError(f"The configuration has no {error}.") from error
-        except (TypeError, AttributeError) as error:  # edited by hand
+        except (TypeError, AttributeError, OverflowError) as error:  # edited by hand
             raise InputError(f"The configuration cannot be read: {error}.") from error
 
 
@@ -167,36 +169,45 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
     task = study.made_task()
     study.check(task)
     study = study.probed(task)
-    if not study.single:
-        if not (out / "config.json").exists():
-            study.check_kernels(task)
-        files.write_json(out / "config.json", study.config())
-    runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
-    for text, seed, folder in study.plan():
-        runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
-    made = [Arm.of(text, task.target, some) for text, some in runs.items()]
-    if not study.single:
-        files.write_json(out / "summary.json", summary(made, task.target))
+    if not study.single and not (out / CONFIG).exists():
+        study.check_kernels(task)
+    with nullcontext() if study.single else locked(out):
+        if not study.single:
+            write_json(out / CONFIG, study.config())
+        runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
+        for text, seed, folder in study.plan():
+            runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
+        made = [Arm.of(text, task.target, some) for text, some in runs.items()]
+        if not study.single:
+            write_json(out / "summary.json", summary(made, task.target))
     return made
 
 
 def finished(out: Path) -> tuple[Study, list[Arm]]:
     """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
-    study = Study.from_config(files.read_json(out / "config.json"))
+    study = Study.from_config(read_json(out / CONFIG))
     runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
     target = None
     for text, seed, folder in study.plan():
-        if (status := status_of(out / folder)) == "stopped":
+        known = known_run(study, text, seed, out / folder)
+        if known is None or known.status == "stopped":
             raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
-        target = files.read_json(out / folder / "config.json")["target"]  # the same in all of them
-        runs[text].append((seed, rows.read(out / folder / "history.jsonl"), status))
+        target = known.config["target"]  # the same in all of them
+        runs[text].append((seed, known.history, known.status))
     return study, [Arm.of(text, target, some) for text, some in runs.items()]
 
 
-def status_of(folder: Path) -> str:
-    """How the run of a folder ended, "stopped" where rounds are left or none was begun."""
-    file = folder / "config.json"
-    return training.status_of(folder, files.read_json(file)) if file.exists() else "stopped"
+def known_run(study: Study, text: str, seed: int, folder: Path) -> Known | None:
+    """What the directory of one run of the study says, None where it was not begun; refuses another run's."""
+    if not (folder / CONFIG).exists():
+        return None
+    known = read_run(folder)
+    wanted = {"task": study.task, "algorithm": text, "seed": seed, "rounds": study.rounds}
+    for name, value in wanted.items():
+        if known.config.get(name) != value:
+            other = f"its {name} is {known.config.get(name)!r}, not {value!r}"
+            raise InputError(f"{folder} holds a run that does not belong here: {other}.")
+    return known
 
 
 def one_run(
@@ -205,14 +216,11 @@ def one_run(
     """Run, resume or just read one run of the study; gives its history and how it ended."""
     callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
     callbacks += [trackers.tracker(name, Path(folder_name(text), f"seed-{seed}")) for name in study.track]
-    if (folder / "config.json").exists():
-        config = files.read_json(folder / "config.json")
-        began(config)
-        status = training.status_of(folder, config)
-        if status != "stopped":
-            history = rows.read(folder / "history.jsonl")
-            watch(text, seed, history[-1])
-            return history, status
+    if (known := known_run(study, text, seed, folder)) is not None:
+        began(known.config)
+        if known.status != "stopped":
+            watch(text, seed, known.history[-1])
+            return known.history, known.status
         run = training.resume(folder, task=task, callbacks=callbacks, workers=study.workers)
     else:
         settings = study.run_config(seed).keywords() | {"engine": study.local()}

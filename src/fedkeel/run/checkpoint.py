@@ -237,7 +237,3 @@ def read_config(folder: Path) -> dict[str, Any]:
     if "algorithms" in config:
         raise InputError(f"{folder} holds a comparison; its runs are in the folders below, one per algorithm and seed.")
     return config
-
-
-from ..files import atomically  # noqa: E402, F401  TEMPORARY until lab/ and cli/ import from the new places
-from .folder import STOP, new_folder  # noqa: E402, F401  TEMPORARY

@@ -95,7 +95,14 @@ def read(file: Path, length: int | None = None) -> History:
                 row = json.loads(text)
             except ValueError as error:
                 raise damaged(file, f"line {number + 1} is not JSON") from error
-            if not isinstance(row, dict) or row.get("round") != number:
+            if not _is_row(row, number):
                 raise damaged(file, f"line {number + 1} is not the row of round {number}")
             history.append(row)
     return history
+
+
+def _is_row(row: Any, number: int) -> bool:
+    """Whether this is a row of numbers, of this round."""
+    if not isinstance(row, dict) or not row.keys() >= set(COLUMNS) or row["round"] != number:
+        return False
+    return all(value is None or type(value) in (int, float) for value in row.values())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,8 @@ from .config import RunConfig, algorithm_of, configuration, task_of, world_of
 from .folder import locked
 from .history import COLUMNS, History, Row
 from .log import Log, write_run
+from .signals import finishing_the_round
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
 
 
@@ -221,27 +219,6 @@ def _notify(callbacks: Sequence[Callback], event: str, value: Any) -> None:
         getattr(callback, event, lambda value: None)(value)
 
 
-@contextmanager
-def finishing_the_round(wanted: bool) -> Iterator[list[int]]:
-    """Record the first interrupt instead of raising it, so that the round ends and is saved; a second one raises."""
-    signals: list[int] = []
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if signals:
-            raise KeyboardInterrupt
-        signals.append(number)
-
-    before = {number: signal.signal(number, note) for number in SIGNALS}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) -> dict[str, float | None]:
     every = config.get("diagnose")  # missing in run directories of earlier versions
     if every is None or (state.round + 1) % every:
@@ -336,7 +313,3 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     load_model(path, model)
     state = State(model.flat.clone(), x0, model.buffers(), {}, {}, known.history.last("round") or 0)
     return Run(config, known.history, known.status, state, model, Memories(len(task.data)), identity)
-
-
-def status_of(path: Path, config: dict[str, Any]) -> str:  # TEMPORARY
-    return read_run(path).status

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...data.show import holdings
 from ...errors import FedkeelError
-from ...run import checkpoint as files
+from ...run.checkpoint import load_model
 from ...run.config import DTYPES, task_of, world_of
 from ...task import Task
 from ...world import Ask, Epochs
@@ -151,7 +151,7 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     dtype = DTYPES[run.config["dtype"]]
     cast = task.cast(dtype, "cpu")
     model = cast.adopt(run.config["seed"], dtype, "cpu")
-    files.load_model(run.folder, model)
+    load_model(run.folder, model)
     model.module.eval()
     data, (chosen, each) = cast.data, _chosen(len(task.data))
     sizes = np.minimum(data.sizes(chosen), each)

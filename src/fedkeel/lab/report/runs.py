@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ... import grammar
-from ...errors import InputError, is_count
-from ...run import checkpoint as files
-from ...run import history as rows
-from ...run import training
+from ...errors import InputError
+from ...files import read_json
+from ...run.checkpoint import read_run
 from ...run.config import RunConfig
+from ...run.folder import CONFIG, ENVIRONMENT, HISTORY, MODEL, OUTCOME
 from ...run.history import History
 from ...settings import settings
 from ..study import folder_name
@@ -87,7 +87,7 @@ class Reader:
         return [Group(group.name, kept) for group in groups if (kept := [run for run in group.runs if run.history])]
 
     def one(self, folder: Path) -> Ran:
-        stamp = tuple(_stamp(folder / name) for name in ("config.json", "history.jsonl", files.MODEL, files.STATE))
+        stamp = tuple(_stamp(folder / name) for name in (CONFIG, HISTORY, MODEL, OUTCOME))
         if folder not in self.known or self.known[folder][0] != stamp:
             self.known[folder] = stamp, _read(folder)
         return self.known[folder][1]
@@ -102,16 +102,9 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def _read(folder: Path) -> Ran:
-    config = files.read_json(folder / "config.json")
-    for name in ("task", "algorithm", "world", "rounds", "seed"):
-        if name not in config:
-            raise InputError(f"{folder / 'config.json'} has no '{name}'.")
-    known = folder / "environment.json"
-    history = rows.read(folder / "history.jsonl")
-    if not all(isinstance(row, dict) and is_count(row.get("round"), 0) for row in history):
-        raise InputError(f"{folder / 'history.jsonl'} has a line that is not a row with a round.")
-    status = training.status_of(folder, config) if history else "stopped"
-    return Ran(folder, config, files.read_json(known) if known.exists() else {}, history, status)
+    known, about = read_run(folder), folder / ENVIRONMENT
+    environment = read_json(about) if about.exists() else {}
+    return Ran(folder, known.config, environment, known.history, known.status)
 
 
 def arms(runs: Sequence[Ran]) -> list[Group]:
@@ -169,7 +162,7 @@ def not_started(folders: Sequence[Path]) -> list[tuple[str, int]]:
 
 def _planned(folder: Path) -> tuple[list[str], list[int]]:
     """The algorithms and the seeds of the comparison in a folder; none without one."""
-    config = files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
     names, seeds = config.get("algorithms"), config.get("seeds")
     if not isinstance(names, list) or not isinstance(seeds, list):
         return [], []

@@ -1,6 +1,6 @@
 """The live page: the report of runs in progress, served on this machine only.
 
-The stop button leaves a file `stop` in the directories of unfinished runs; `training.Log` sees it after the round, and
+The stop button leaves a file `stop` in the directories of unfinished runs; `run/log.py` sees it after the round, and
 the run ends as if interrupted: checkpointed, to be resumed.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from ...errors import FedkeelError, InputError
-from ...run import checkpoint as files
+from ...run.folder import STOP
 from .page import Document, as_html, as_json, document
 from .runs import Ran, Reader, all_runs, not_started
 
@@ -96,8 +96,8 @@ class Ui:
                     ):  # the reader gives the same while none changes
                         self.finished = runs, document(groups)
                     return self.finished[1]
-            except (FedkeelError, OSError) as found:
-                error = str(found)
+            except Exception as found:  # shown on the page, which would otherwise get an empty reply
+                error = str(found) if isinstance(found, FedkeelError | OSError) else f"{type(found).__name__}: {found}"
         return {"title": "fedkeel", "task": "", "arms": [], "runs": [], "error": error}
 
     def stop(self) -> int:
@@ -106,7 +106,7 @@ class Ui:
             groups = self.reader.read([folder for folder in self.folders if folder.is_dir()])
             left = [run for run in all_runs(groups) if not run.complete]
         for run in left:
-            (run.folder / files.STOP).touch()
+            (run.folder / STOP).touch()
         return len(left)
 
 

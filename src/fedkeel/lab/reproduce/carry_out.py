@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from ...errors import InputError, MissingExtra
-from ...run import checkpoint as files
+from ...files import plain, read_json
 from ...run.config import SharedConfig
 from ...run.history import History
 from .. import study
@@ -100,8 +99,8 @@ def _study(panel: Panel, arm: Line, texts: Iterable[str], seeds: list[int], out:
 def _refuse_other_settings(made: Study, out: Path) -> None:
     """Runs that an earlier version of the file left here would be read as this one's."""
     free = ("algorithms", "seeds", "fedkeel")  # each run has a folder of its own
-    before = SharedConfig().plain() | files.read_json(out / "config.json")  # an earlier version wrote fewer settings
-    now = json.loads(json.dumps(made.config()))
+    before = SharedConfig().plain() | read_json(out / "config.json")  # an earlier version wrote fewer settings
+    now = plain(made.config())
     changed = [key for key in now if key not in free and before.get(key) != now[key]]
     if changed:
         raise InputError(f"The runs in {out} were made with another {changed[0]}; remove them to run again.")

@@ -10,7 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...run import checkpoint as files
+from ...files import read_json, write_json, write_text
+from ...run.checkpoint import environment
 from ...run.config import SharedConfig
 from ..stats import interval
 from . import plan as plans
@@ -56,7 +57,7 @@ def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
         "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
         "panels": panels,
         "commit": commit(),
-        "environment": files.environment(),
+        "environment": environment(),
         "wall_seconds": round(sum(one.wall_seconds for one in measured), 1),
     }
 
@@ -228,8 +229,8 @@ def write(outcome: dict[str, Any], out: Path) -> Path:
     """Write NAME.md and the data behind it; gives the page."""
     file = out / f"{outcome['name']}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(file.with_suffix(".json"), outcome)
-    file.write_text(page(outcome))
+    write_json(file.with_suffix(".json"), outcome)
+    write_text(file, page(outcome))
     return file
 
 
@@ -237,7 +238,7 @@ def write_index(out: Path) -> str:
     """Write every page again from the data beside it, and README.md: the verdict of every table, or why it has none."""
     for name in plans.names():
         if (file := out / f"{name}.json").exists():
-            file.with_suffix(".md").write_text(page(files.read_json(file)))
+            file.with_suffix(".md").write_text(page(read_json(file)))
     lines = [INDEX]
     for paper in plans.contents().values():
         lines += ["", f"## {paper['title']}", "", "| | what | verdict, small scale |", "|---|---|---|"]
@@ -259,7 +260,7 @@ def _answer(item: dict[str, str], out: Path) -> str:
     file = out / f"{name}.json"
     if not file.exists():
         return f"not run (`fedkeel reproduce {name}`)"
-    outcome = files.read_json(file)
+    outcome = read_json(file)
     control, stand_ins = controls(outcome).lower(), "; ".join(outcome["stand_ins"])
     notes = [control, f"stand-ins: {stand_ins}" if stand_ins else ""]
     return "; ".join([f"[{outcome['verdict']}]({name}.md)", *filter(None, notes)])

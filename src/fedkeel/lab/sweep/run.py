@@ -16,10 +16,12 @@ from typing import Any
 
 from ... import recipes
 from ...errors import FedkeelError, InputError, MissingExtra, check, is_count
-from ...run import checkpoint as files
+from ...files import write_json
+from ...run.folder import locked
 from ...run.history import Row
+from ...run.signals import TERMINAL, handling
 from ..stats import Arm
-from ..study import Study, finished, one_run, status_of
+from ..study import Study, finished, known_run, one_run
 from .grid import METRICS, Cell, Choice, Grid, scored
 
 Config = dict[str, Any]
@@ -46,6 +48,7 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
     checked = Study.from_config(config)
     task = checked.made_task()
     checked.check(task)
+    checked.check_kernels(task)
     if metric == "rounds" and task.target is None:
         raise InputError("--metric rounds needs a target: add --target ACCURACY.")
     about = {"algorithm": grid.base, "grid": grid.texts(), "metric": metric, "optuna": trials, "batch": batch}
@@ -70,15 +73,14 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
     if study.engine == "probe":  # measured once, here, so that all cells share the mode
         study = study.probed(study.made_task())
         config = config | {"engine": study.engine, "engine_reason": study.why}
-    if study.compile and not (out / "config.json").exists():
-        study.check_kernels(study.made_task())
-    if trials is None:
-        cells, arms = list(grid.cells()), _run(config, out, jobs, tell)
-    else:
-        metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
-        cells, arms = _search(config, grid, metric, out, jobs, tell)
-    choice = Choice.of(grid, cells, arms, metric)
-    files.write_json(out / "sweep.json", document(config, choice))
+    with locked(out):
+        if trials is None:
+            cells, arms = list(grid.cells()), _run(config, out, jobs, tell)
+        else:
+            metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
+            cells, arms = _search(config, grid, metric, out, jobs, tell)
+        choice = Choice.of(grid, cells, arms, metric)
+        write_json(out / "sweep.json", document(config, choice))
     return choice
 
 
@@ -90,11 +92,12 @@ def document(config: Config, choice: Choice) -> dict[str, Any]:
 
 def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     """Every algorithm of the configuration with every seed; those that are done are only read."""
-    files.write_json(out / "config.json", config)
+    write_json(out / "config.json", config)
     todo = []
-    for text, seed, folder in Study.from_config(config).plan():
-        item, status = (text, seed, str(out / folder)), status_of(out / folder)
-        todo.append(item) if status == "stopped" else tell(item, status)
+    study = Study.from_config(config)
+    for text, seed, folder in study.plan():
+        item, known = (text, seed, str(out / folder)), known_run(study, text, seed, out / folder)
+        todo.append(item) if known is None or known.status == "stopped" else tell(item, known.status)
     if todo:
         run_all(config, todo, jobs, tell)
     return finished(out)[1]
@@ -180,11 +183,8 @@ def _start(config: Config) -> tuple[BaseProcess, Connection]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(config, theirs), daemon=True)
     # Ctrl-C goes to every process of a terminal. A child inherits that it is ignored, and is stopped by its pipe.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with handling(TERMINAL, signal.SIG_IGN):
         process.start()
-    finally:
-        signal.signal(signal.SIGINT, before)
     theirs.close()
     return process, ours
 
