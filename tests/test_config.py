@@ -62,10 +62,12 @@ if __name__ == "__main__":
     command("resume", out / "many")
     fk.train(task, "fedavg", rounds=4, patience=7, stop_after=2, checkpoint=out / "stopped")
     seen["resumed"] = fk.resume(out / "stopped").config["patience"]
-    fk.train(task, "fedavg", rounds=4, stop_after=2, checkpoint=out / "old")
+    fk.train(task, "fedavg", rounds=4, checkpoint=out / "old")
     known = json.loads((out / "old" / "config.json").read_text())
-    del known["patience"]  # as an earlier version would have written it
+    del known["patience"], known["sha256"]  # as an earlier version would have written it
     (out / "old" / "config.json").write_text(json.dumps(known))
+    for name in (".fedkeel.json", "outcome.json"):
+        (out / "old" / name).unlink()
     seen["old"] = fk.resume(out / "old").status
     command("run", "--config", out / "old" / "config.json", "--out", out / "new")
     panel = {"name": "p", "task": "synthetic", "arms": {"a": "fedavg"}, "seeds": [0, 2], "target": 0.5, "patience": 8}
@@ -153,13 +155,15 @@ def test_a_file_without_a_setting_of_the_first_version_is_refused_in_one_line(tm
     assert not (tmp_path / "d").exists()
 
 
-def test_a_run_of_the_first_version_is_continued_without_what_came_later(tmp_path: Path) -> None:
+def test_a_finished_run_of_the_first_version_is_read_without_what_came_later(tmp_path: Path) -> None:
     task = fk.tasks.get(TASK)
-    whole = fk.train(task, "fedavg", rounds=4, compile=False)
-    fk.train(task, "fedavg", rounds=4, compile=False, stop_after=2, checkpoint=tmp_path)
+    whole = fk.train(task, "fedavg", rounds=4, compile=False, checkpoint=tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    for name in ("device", "compile", "eval_samples", "diagnose", "engine_reason"):
+    for name in ("device", "compile", "eval_samples", "diagnose", "engine_reason", "sha256"):
         del config[name]
     (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in (".fedkeel.json", "outcome.json"):
+        (tmp_path / name).unlink()
     assert RunConfig.from_config(config).compile is False
     assert torch.equal(fk.resume(tmp_path, task).params, whole.params)
+    assert fk.load(tmp_path, task).status == "done"

@@ -64,21 +64,26 @@ def test_a_history_is_read_back_as_it_was_written(tmp_path):
 @pytest.mark.parametrize("cut", [1, 10, 60])
 def test_a_last_line_cut_off_is_left_out(tmp_path, cut):
     file = tmp_path / "h.jsonl"
-    History([{"round": t, "text": "x" * 50} for t in range(3)]).write(file)
+    History([dict.fromkeys(COLUMNS) | {"round": t} for t in range(3)]).write(file)
     file.write_text(file.read_text()[: -1 - cut])
     assert [row["round"] for row in read(file)] == [0, 1]
 
 
 def test_a_line_damaged_in_the_middle_is_an_error_that_names_it(tmp_path):
     file = tmp_path / "h.jsonl"
-    file.write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
-    with pytest.raises(fk.InputError, match="damaged in line 2"):
-        read(file)
+    History([dict.fromkeys(COLUMNS) | {"round": t} for t in range(3)]).write(file)
+    good = file.read_text().splitlines()
+    bad = [good[1][:9], '{"round": 1}', good[2], good[1].replace("null", '"x"'), "[1]", "1" * 5000, "[" * 100_000]
+    for line in bad:
+        file.write_text("\n".join([good[0], line, good[2]]) + "\n")
+        with pytest.raises(fk.InputError, match=r"h\.jsonl .*(line 2|recursion|cannot be read)"):
+            read(file)
 
 
 def test_a_history_of_an_older_version_is_read_with_its_empty_columns(tmp_path):
     file = tmp_path / "h.jsonl"
-    file.write_text('{"round": 0, "accuracy": 0.5, "sim_seconds": null, "wall_seconds": 0.0}\n')
+    row = dict.fromkeys(COLUMNS) | {"round": 0, "accuracy": 0.5, "sim_seconds": None, "wall_seconds": 0.0}
+    file.write_text(json.dumps(row) + "\n")
     (row,) = read(file)
     assert row["sim_seconds"] is None and row["accuracy"] == 0.5
 

@@ -14,6 +14,7 @@ from fedkeel.conformance import MODES, check_resume, toy, toy_world
 from fedkeel.engine.memory import Memories
 from fedkeel.round import State
 from fedkeel.run import checkpoint
+from fedkeel.run.history import Written
 
 STORES = pytest.mark.parametrize("in_ram", [2**31, 0], ids=["ram", "file"])
 writes = st.lists(st.tuples(st.sets(st.integers(0, 299), min_size=1, max_size=90), st.integers(1, 9)), max_size=6)
@@ -143,21 +144,26 @@ def test_a_dropped_client_keeps_its_old_memory(mode):
 def test_a_checkpoint_of_file_backed_memory_does_not_pass_through_ram(tmp_path, monkeypatch):
     """A million parameters on 100,000 clients would need 400 GB: rows live in a file and are saved block by block."""
     monkeypatch.setattr("fedkeel.run.checkpoint.BLOCK", 1000)
+    monkeypatch.setattr("fedkeel.files.BLOCK", 1000)
     memories = Memories(population=100_000)
     clients, rows = np.array([5, 99_999, 17]), torch.arange(3.0)[:, None] + torch.zeros(3, 1_000_000)
     memories.write(clients, {"scaffold": {"ci": rows}})
     assert memories._folder is not None
     x = torch.zeros(3)
     state = State(x, x, {}, {}, {"scaffold": {"c": x}}, round=4)
-    checkpoint.save_state(tmp_path, state, memories)
-    again, remembered = checkpoint.load_state(tmp_path, 100_000, "cpu")
+    (tmp_path / "history.jsonl").touch()
+    identity = checkpoint.Identity({"seed": 0}, "data")
+    checkpoint.save_state(tmp_path, state, memories, identity, Written().known())
+    again, remembered, _ = checkpoint.newest_state(tmp_path, identity, 100_000, "cpu")
     kept = remembered.read(np.array([17, 5, 3]))
     assert kept.seen.tolist() == [1, 1, 0]
     assert kept.slots["scaffold"]["ci"][:, 0].tolist() == [2.0, 0.0, 0.0]
     assert torch.equal(kept.slots["scaffold"]["ci"][0], rows[2])
     assert again.round == 4
-    names = set(safetensors.torch.load_file(tmp_path / checkpoint.STATE))  # the library reads what we wrote
-    assert names == {"x", "x0", "rules/scaffold/c", "memory/scaffold/ci"}
+    names = set(
+        safetensors.torch.load_file(tmp_path / "checkpoint/state.safetensors")
+    )  # the library reads what we wrote
+    assert names == {"x", "x0", "clients", "rules/scaffold/c", "memory/scaffold/ci"}
 
 
 @pytest.mark.parametrize("mode", ["serial", "batched"])

@@ -331,9 +331,11 @@ def test_a_named_task_with_another_part_cannot_be_repeated_by_its_name(part):
 def test_a_run_directory_holds_the_contracts_files_and_keys(tmp_path):
     run = play("fedprox+gel", checkpoint=tmp_path)
     assert {f.name for f in tmp_path.iterdir()} == {
-        "config.json", "history.jsonl", "history.csv", "model.safetensors", "environment.json",
+        "config.json", "history.jsonl", "history.csv", "model.safetensors", "environment.json", "outcome.json",
+        ".fedkeel.json",
     }  # fmt: skip
     config = json.loads((tmp_path / "config.json").read_text())
+    assert len(config.pop("sha256")) == 64
     assert config == run.config
     assert set(config) >= {
         "fedkeel", "task", "algorithm", "parameters", "world", "rounds", "seed", "batch_size", "dtype", "engine",
@@ -388,7 +390,7 @@ def test_a_callable_budget_must_be_given_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [(None, "is not there"), ("{", "is not JSON"), ("[1]", "does not hold a configuration")]
+    ("text", "word"), [(None, "is not there"), ("{", "cannot be read as JSON"), ("[1]", "does not hold a JSON object")]
 )
 def test_a_directory_that_holds_no_run_is_refused(tmp_path, text, word):
     if text is not None:
@@ -411,17 +413,18 @@ def test_bad_input_leaves_no_directory_behind(tmp_path):
 
 
 def test_no_half_written_file_is_ever_seen(tmp_path):
-    from fedkeel.run.checkpoint import atomically
+    from fedkeel.files import writing
 
     file = tmp_path / "a.json"
     file.write_text("old")
 
-    def fail(beside):
-        beside.write_text("ne")
-        raise OSError("full")
+    def fail():
+        with writing(file) as beside:
+            beside.write_text("ne")
+            raise OSError(28, "full")
 
-    with pytest.raises(OSError, match="full"):
-        atomically(file, fail)
+    with pytest.raises(OSError, match=r"full.*a\.json"):
+        fail()
     assert file.read_text() == "old"
     assert [f.name for f in tmp_path.iterdir()] == ["a.json"]
 
