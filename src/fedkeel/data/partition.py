@@ -117,6 +117,32 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
     return _deal(classes, _rebalance(generator, best, quota), generator)
 
 
+def dirichlet_by_label(
+    labels: ArrayLike, clients: int, alpha: float, minimum: int = 10, seed: int = 0, tries: int = 1000
+) -> Ints:
+    """The split of the FedNova paper's code, which the GEL paper uses: each label spread over clients, unequal sizes.
+
+        q_c ~ Dir(alpha 1_N) over the clients that still hold less than n/N, for every label c
+
+    Drawn again until every client holds at least `minimum` samples, at most `tries` times.
+
+    >>> sizes = np.bincount(dirichlet_by_label(np.repeat(np.arange(10), 100), clients=20, alpha=0.1))
+    >>> int(sizes.sum()), bool(sizes.min() >= 10), bool(sizes.max() > 60)
+    (1000, True, True)
+    """
+    _check_alpha("dirichlet_by_label", alpha)
+    for name, value in (("minimum", minimum), ("tries", tries)):
+        check(is_count(value), "dirichlet_by_label", name, "an integer >= 1", value)
+    classes, held = _start("dirichlet_by_label", labels, clients, seed, minimum)
+    generator = draws.generator(seed, "dirichlet-by-label")
+    for _ in range(tries):
+        counts = _spread(generator, held, clients, alpha)
+        if counts.sum(1).min() >= minimum:
+            return _deal(classes, counts, generator)
+    few = f"{minimum} samples in {tries} draws by Dir({alpha:g})"
+    raise InputError(f"Some of {clients} clients always had fewer than {few}: use a larger alpha or fewer clients.")
+
+
 def dirichlet_repeated(
     labels: ArrayLike, clients: int, alpha: float, samples: int = 500, literal: bool = False, seed: int = 0
 ) -> list[Ints]:
@@ -180,7 +206,7 @@ def quantity(
 
 
 ALL: tuple[Callable[..., Any], ...] = (
-    natural, iid, shards, dirichlet, dirichlet_balanced, dirichlet_repeated, quantity,
+    natural, iid, shards, dirichlet, dirichlet_balanced, dirichlet_by_label, dirichlet_repeated, quantity,
 )  # fmt: skip
 PARTITIONS = {make.__name__: make for make in ALL}
 
