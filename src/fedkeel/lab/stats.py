@@ -221,7 +221,7 @@ class Arm:
         pairs = [(history.last("accuracy"), amount(history[-1], cost)) for history in self.histories]
         if any(accuracy is None or not spent for accuracy, spent in pairs):
             return None
-        return statistics.mean(accuracy / (spent / unit) for accuracy, spent in pairs)
+        return float(statistics.mean(accuracy / (spent / unit) for accuracy, spent in pairs))
 
     @cached_property
     def finals(self) -> dict[int, float]:
