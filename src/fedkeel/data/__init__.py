@@ -58,7 +58,7 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held = clients(y.cpu().numpy()) if callable(clients) else clients
+        held: Any = clients(y.cpu().numpy()) if callable(clients) else clients
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))

@@ -43,8 +43,8 @@ HEART = {f"processed.{name}.data": partial(read.uci, columns=14)
 CIFAR10 = dict.fromkeys((*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"), read.cifar10)
 AGNEWS = dict.fromkeys(("train.csv", "test.csv"), partial(read.rows, least=2))
 LEAF = dict.fromkeys(("train/*.json", "test/*.json"), read.leaf)
-WORDS = {"stackoverflow.word_count": partial(read.vocabulary, most=1)}
-TEST = {"images": read.by_stem, "test.csv": partial(read.named, columns=("image_id", "class"))}
+WORDS: dict[str, Reader] = {"stackoverflow.word_count": partial(read.vocabulary, most=1)}
+TEST: dict[str, Reader] = {"images": read.by_stem, "test.csv": partial(read.named, columns=("image_id", "class"))}
 SPLITS = "http://storage.googleapis.com/gresearch/federated-vision-datasets"
 PHOTOS = partial(read.named, columns=("user_id", "image_id", "class"))
 
@@ -110,8 +110,8 @@ SETS: tuple[DataSet, ...] = (
             "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"),
     DataSet("stackoverflow", "Stack Overflow, questions and answers by 342,477 users", "CC BY-SA 3.0",
             "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/stackoverflow",
-            (dict.fromkeys(("stackoverflow_train.h5", "stackoverflow_test.h5"), _tff("tokens")) | WORDS,
-             {"stackoverflow.sqlite": lambda file: next(read.sqlite(file, "train", ("tokens",), 1, 1))} | WORDS),
+            (WORDS | dict.fromkeys(("stackoverflow_train.h5", "stackoverflow_test.h5"), _tff("tokens")),
+             WORDS | {"stackoverflow.sqlite": lambda file: next(read.sqlite(file, "train", ("tokens",), 1, 1))}),
             _from("https://storage.googleapis.com/tff-datasets-public/",
                   ("stackoverflow.tar.bz2", "stackoverflow.word_count.tar.bz2"),
                   "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2",
@@ -119,13 +119,13 @@ SETS: tuple[DataSet, ...] = (
             largest=2**36),
     DataSet("gldv2", "Google Landmarks v2, 164,172 photographs by 1,262 people", "pictures: CC licences of their own",
             "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
-            ({"federated_train.csv": PHOTOS} | TEST,),
+            (TEST | {"federated_train.csv": PHOTOS},),
             how="get the pictures (https://github.com/cvdfoundation/google-landmark) into a folder images/ and the "
             f"tables of {SPLITS}/landmarks-user-160k.zip beside it"),
     DataSet("inaturalist", "iNaturalist 2017, 120,300 photographs by 9,275 people",
             "pictures: CC licences of their own, most non-commercial",
             "https://github.com/google-research/google-research/tree/master/federated_vision_datasets",
-            ({"federated_train_user_120k.csv": PHOTOS} | TEST,),
+            (TEST | {"federated_train_user_120k.csv": PHOTOS},),
             how="get the pictures (https://github.com/visipedia/inat_comp/tree/master/2017) into a folder images/ "
             f"and the tables of {SPLITS}/inaturalist-user-120k.zip beside"),
     DataSet("heart", "Heart disease in four hospitals, 920 records", "CC BY 4.0",

@@ -34,7 +34,8 @@ class Block(nn.Module):
         self.stride, self.grow = stride, outside - inside
         self.conv1, self.norm1 = _conv(inside, width, 1 if deep else 3, 1 if deep else stride), norm(width)
         self.conv2, self.norm2 = _conv(width, width, 3, stride if deep else 1), norm(width)
-        self.conv3, self.norm3 = (_conv(width, outside, 1), norm(outside)) if deep else (None, None)
+        self.conv3 = _conv(width, outside, 1) if deep else None
+        self.norm3 = norm(outside) if deep else None
         self.project = nn.Sequential(_conv(inside, outside, 1, stride), norm(outside)) if project else None
 
     def forward(self, x: Tensor) -> Tensor:
