@@ -26,7 +26,7 @@ from . import rules
 from .capacity import Exits
 from .errors import InputError
 from .flat import halves, seeded
-from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Optimizer, Yogi
+from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
 from .rule import Rule
 from .tables import nearest
 
@@ -155,7 +155,7 @@ class Reasons:
     numbers_only: bool = False
 
 
-def reasons(part: Rule | Optimizer) -> Reasons:
+def reasons(part: object) -> Reasons:
     """The entry of this part; an empty one for a part that has none."""
     return nearest(REASONS, type(part)) or Reasons()
 

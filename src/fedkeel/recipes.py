@@ -59,7 +59,7 @@ class Recipe:
         for part in (self.capacity, self.rule, self.client, self.server, self.weights):
             if is_dataclass(part):
                 found |= {f.name: f.default for f in fields(part) if f.name not in COMMON}
-        return found | self.own
+        return {**found, **self.own}
 
 
 def _make(maker: Callable[..., Part], keys: dict[str, Any]) -> Part:
