@@ -146,7 +146,7 @@ def new_folder(folder: Path, overwrite: bool) -> None:
                 with locked(place.parent):  # refuses while a run below is being written
                     pass
         for place in reversed(inside):
-            place.rmdir() if place.is_dir() else place.unlink()
+            place.rmdir() if place.is_dir() else place.unlink(missing_ok=True)
 
 
 def contents(folder: Path) -> list[Path]:
