@@ -37,12 +37,9 @@ def run(*words: str) -> int:
 def test_one_algorithm_and_one_seed_fill_the_directory_itself(tmp_path: Path) -> None:
     assert run("fedavgcm+gel", *SMALL, "--out", str(tmp_path / "d")) == 0
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
-        "config.json",
-        "environment.json",
-        "history.csv",
-        "history.jsonl",
-        "model.safetensors",
-    ]
+        ".fedkeel.json", "config.json", "environment.json", "history.csv", "history.jsonl", "model.safetensors",
+        "outcome.json",
+    ]  # fmt: skip
     config = json.loads((tmp_path / "d" / "config.json").read_text())
     named = "fedkeel task algorithm parameters world rounds seed batch_size dtype engine chunk target eval_every"
     assert set(named.split()) <= set(config)
@@ -211,7 +208,7 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic:users=0", "fedavg"], "must be an integer >= 1"),
         (["synthetic:colour=red", "fedavg"], "Unknown parameter of task synthetic 'colour'. Known: seed, users."),
         (["--config", "nowhere.json"], "is not there"),
-        (["--config", "."], "Cannot read .: Is a directory."),
+        (["--config", "."], ". cannot be read as JSON: Is a directory."),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
@@ -229,11 +226,10 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
     assert not out.exists()
 
 
-def test_a_directory_with_something_in_it_is_left_alone_unless_told(tmp_path: Path) -> None:
+def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     assert run("fedavg", *SMALL, "--out", str(tmp_path)) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
-    assert run("fedavg", *SMALL, "--out", str(tmp_path), "--overwrite") == 0
 
 
 def test_an_old_run_is_not_thrown_away_for_one_that_is_refused(tmp_path: Path) -> None:
@@ -248,7 +244,7 @@ def test_a_place_that_cannot_be_written_is_one_line_and_exit_code_2(
     file = tmp_path / "file"
     file.write_text("mine")
     assert run("fedavg", *SMALL, "--out", str(file)) == 2
-    assert capsys.readouterr().err == f"fedkeel: {file} is a file. Choose another --out, or add --overwrite.\n"
+    assert capsys.readouterr().err == f"fedkeel: Cannot create {file}: {file} is a file. Choose another --out.\n"
     assert run("fedavg", *SMALL, "--out", str(file / "below")) == 2
     assert (
         capsys.readouterr().err == f"fedkeel: Cannot create {file / 'below'}: {file} is a file. Choose another --out.\n"

@@ -186,7 +186,7 @@ def test_finished_comparisons_are_told_again_with_ranks(tmp_path: Path, capsys: 
 
 def test_a_comparison_that_has_not_ended_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "synthetic:users=5", "fedavg", "gel", "--rounds", "1", "--out", str(tmp_path / "d")]) == 0
-    (tmp_path / "d" / "gel" / "seed-0" / "model.safetensors").unlink()
+    (tmp_path / "d" / "gel" / "seed-0" / "outcome.json").unlink()
     capsys.readouterr()
     assert main(["compare", str(tmp_path / "d")]) == 2
     assert "has not ended; continue with: fedkeel resume" in capsys.readouterr().err

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedkeel as fk
+from fedkeel import files
 from fedkeel.cli import main
 from fedkeel.lab.report.heatmap import verdict
 from fedkeel.lab.stats import Arm
@@ -90,7 +91,7 @@ def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, ca
     words = [*SMALL, "--grid", "lr=0.01,0.1", "momentum=0,0.9", "--seeds", "2", "--metric", "last", "--out", str(out)]
     assert main([*words, "--png", str(tmp_path / "map.png"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert {k: v for k, v in told.items() if k != "out"} == json.loads((out / "sweep.json").read_text())
+    assert {k: v for k, v in told.items() if k != "out"} == files.read_json(out / "sweep.json")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(out.glob("*/seed-*/model.safetensors"))) == 8
     assert len(told["cells"]) == 4 and told["metric"] == "last"

@@ -16,7 +16,7 @@ from ..engine.threads import Local, one_thread
 from ..errors import InputError, check
 from ..files import read_json, write_json
 from ..run import training
-from ..run.checkpoint import Known, read_run
+from ..run.checkpoint import Known, ended, read_config
 from ..run.config import RunConfig, SharedConfig
 from ..run.folder import CONFIG, locked
 from ..run.history import History, Row
@@ -198,10 +198,13 @@ def finished(out: Path) -> tuple[Study, list[Arm]]:
 
 
 def known_run(study: Study, text: str, seed: int, folder: Path) -> Known | None:
-    """What the directory of one run of the study says, None where it was not begun; refuses another run's."""
+    """What the directory of one run of the study says, without rows if it has not ended; None where it was not begun.
+
+    Refuses the directory of another run.
+    """
     if not (folder / CONFIG).exists():
         return None
-    known = read_run(folder)
+    known = ended(folder) or Known(read_config(folder), History(), "stopped")
     wanted = {"task": study.task, "algorithm": text, "seed": seed, "rounds": study.rounds}
     for name, value in wanted.items():
         if known.config.get(name) != value:

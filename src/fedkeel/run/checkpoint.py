@@ -199,7 +199,7 @@ def save_outcome(folder: Path, status: str, history: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """What a run's directory says: its configuration, its history and its status."""
+    """What a run's directory says; status is "done", "diverged" or "stopped"."""
 
     config: dict[str, Any]
     history: History
@@ -207,13 +207,21 @@ class Known:
 
 
 def read_run(folder: Path) -> Known:
-    """Read a run's directory and compare it with its checksums.
+    """Read a run's directory and compare it with its checksums."""
+    known = ended(folder)
+    if known is not None:
+        return known
+    file = folder / HISTORY
+    return Known(read_config(folder), rows.read(file) if file.exists() else History(), "stopped")
 
-    status: "done", "diverged" or "stopped" (rounds are left, whoever stopped it).
-    """
+
+def ended(folder: Path) -> Known | None:
+    """The same of a run that has ended; None if rounds are left, whoever stopped it. Its rows are not read then."""
     config, file = read_config(folder), folder / HISTORY
     if (folder / OUTCOME).exists():
         outcome = read_json(folder / OUTCOME)
+        if not (folder / MODEL).exists():
+            raise InputError(f"{folder / MODEL} is not there, although the run has ended.")
         with reading(folder / OUTCOME, "the outcome of a run"):
             status, known = str(outcome["status"]), outcome["history"]
             if outcome["config"] != config:
@@ -221,14 +229,13 @@ def read_run(folder: Path) -> Known:
             if prefix_checksum(file, known["bytes"]) != known["sha256"] or file.stat().st_size != known["bytes"]:
                 raise damaged(file, "its rows are not those this run ended with")
         return Known(config, rows.read(file), status)
-    history = rows.read(file) if file.exists() else History()
     if (folder / MARK).exists() or not (folder / MODEL).exists() or has_state(folder):
-        return Known(config, history, "stopped")
+        return None
+    history = rows.read(file)
     with reading(file, "the history of a run"):  # of version 0.1, which wrote no outcome
         last = history[-1]
-        if last["dropped"] and not last["clients"]:
-            return Known(config, history, "diverged")
-        return Known(config, history, "done" if last["round"] == config["rounds"] else "stopped")
+        status = "diverged" if last["dropped"] and not last["clients"] else "done"
+        return Known(config, history, status) if status != "done" or last["round"] == config["rounds"] else None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

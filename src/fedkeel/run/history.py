@@ -84,13 +84,18 @@ def line(row: Row) -> str:
     return json.dumps(row) + "\n"
 
 
+def lines(file: Path) -> int:
+    """How many whole lines a file has; none where it is not there."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def read(file: Path, length: int | None = None) -> History:
     """Read a `history.jsonl`, or its first `length` bytes; a last line cut off by a crash is left out."""
     history = History()
     with reading(file, "the history of a run"):
         with open(file, "rb") as content:
-            lines = content.read(-1 if length is None else length).split(b"\n")
-        for number, text in enumerate(lines[:-1]):  # what follows the last newline is empty, or cut off
+            texts = content.read(-1 if length is None else length).split(b"\n")
+        for number, text in enumerate(texts[:-1]):  # what follows the last newline is empty, or cut off
             try:
                 row = json.loads(text)
             except ValueError as error:

@@ -26,10 +26,10 @@ from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
 from ..world import Epochs, World
-from .checkpoint import Identity, Known, has_state, identity_of, load_model, newest_state, read_config, read_run
+from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, configuration, task_of, world_of
-from .folder import locked
-from .history import COLUMNS, History, Row
+from .folder import HISTORY, locked
+from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
 from .signals import finishing_the_round
 
@@ -180,7 +180,7 @@ def _play(
         answers = [callback(history[-1]) for callback in callbacks]  # a list, so that each callback sees every row
         return log.asked_to_stop() or any(answers)
 
-    status, ended = "done", "failed"
+    status, how = "done", "failed"
     stop = False
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
@@ -204,10 +204,10 @@ def _play(
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
-            ended = status
+            how = status
         finally:
             engine.close()
-            _notify(callbacks, "end", ended)
+            _notify(callbacks, "end", how)
     if interrupted and status == "stopped":
         raise KeyboardInterrupt
     return run
@@ -256,16 +256,15 @@ def resume(
     path = Path(folder)
     config = read_config(path)  # before a lock would make a directory
     with locked(path):
-        known = read_run(path)
         task = task or task_of(config)
-        if known.status != "stopped":
+        if ended(path) is not None:
             return load(path, task)
-        return _go_on(path, known, task, algorithm, world, stop_after, callbacks, workers)
+        return _go_on(path, config, task, algorithm, world, stop_after, callbacks, workers)
 
 
 def _go_on(
     path: Path,
-    known: Known,
+    config: dict[str, Any],
     task: Task,
     algorithm: Algorithm | None,
     world: World | None,
@@ -274,7 +273,7 @@ def _go_on(
     workers: int | None,
 ) -> Run:
     """Continue a stopped run; the caller holds the lock of its directory."""
-    config, chosen = known.config, RunConfig.from_config(known.config)
+    chosen = RunConfig.from_config(config)
     tested = task.tested_on(chosen.eval_samples)
     identity = Identity(config, identity_of(tested.data))
     algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
@@ -288,8 +287,8 @@ def _go_on(
         if has_state(path):
             state, memories, history = newest_state(path, identity, len(task.data), chosen.device)
             engine.restore(memories)
-        elif len(known.history) > chosen.checkpoint_every + 1:
-            raise InputError(f"{path} has a history of {len(known.history) - 1} rounds, but its checkpoint is gone.")
+        elif (rounds := lines(path / HISTORY) - 1) > chosen.checkpoint_every:
+            raise InputError(f"{path} has a history of {rounds} rounds, but its checkpoint is gone.")
         else:  # killed before its first checkpoint
             state, history = first_state(job, model.flat.clone(), model.buffers()), History()
         return _play(job, model, engine, state, history, config, Log(path, identity), stop_after, callbacks)
