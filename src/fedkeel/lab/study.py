@@ -16,7 +16,7 @@ from ..engine.threads import Local, one_thread
 from ..errors import InputError, check
 from ..files import read_json, write_json
 from ..run import training
-from ..run.checkpoint import Known, ended, read_config
+from ..run.checkpoint import Known, check_model, ended, read_config
 from ..run.config import RunConfig, SharedConfig
 from ..run.folder import CONFIG, locked
 from ..run.history import History, Row
@@ -222,6 +222,7 @@ def one_run(
     if (known := known_run(study, text, seed, folder)) is not None:
         began(known.config)
         if known.status != "stopped":
+            check_model(folder, known.config)
             watch(text, seed, known.history[-1])
             return known.history, known.status
         run = training.resume(folder, task=task, callbacks=callbacks, workers=study.workers)

@@ -26,7 +26,18 @@ from torch import Tensor
 from ..data import FederatedData
 from ..engine.memory import Memories
 from ..errors import InputError, StabilityWarning
-from ..files import BLOCK, check_tensors, damaged, prefix_checksum, read_json, reading, write_json, write_tensors
+from ..files import (
+    BLOCK,
+    check_tensors,
+    checksum,
+    damaged,
+    plain,
+    prefix_checksum,
+    read_json,
+    reading,
+    write_json,
+    write_tensors,
+)  # fmt: skip
 from ..flat import FlatModel
 from ..messages import flatten
 from ..round import State
@@ -171,19 +182,24 @@ def has_state(folder: Path) -> bool:
 # The end
 
 
-def save_model(folder: Path, module: torch.nn.Module) -> None:
-    """Write `model.safetensors` under the module's own names."""
+def save_model(folder: Path, module: torch.nn.Module, config: dict[str, Any]) -> None:
+    """Write `model.safetensors` under the module's own names, bound to the run's configuration."""
     tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    write_tensors(folder / MODEL, tensors, {})
+    write_tensors(folder / MODEL, tensors, {"config": checksum(plain(config))})
 
 
-def load_model(folder: Path, model: FlatModel) -> None:
+def check_model(folder: Path, config: dict[str, Any]) -> None:
+    """Compare a model with its checksum and with its run; version 0.1 wrote neither."""
+    if (folder / MARK).exists() and check_tensors(folder / MODEL).get("config") != checksum(plain(config)):
+        raise damaged(folder / MODEL, "it is the model of another run")
+
+
+def load_model(folder: Path, model: FlatModel, config: dict[str, Any]) -> None:
     """Read `model.safetensors` into an adopted model."""
     file = folder / MODEL
     if not file.exists():
         raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
-    if (folder / MARK).exists():
-        check_tensors(file)
+    check_model(folder, config)
     with reading(file, "the model of this run"):
         try:
             model.module.load_state_dict(safetensors.torch.load_file(file))

@@ -13,7 +13,7 @@ from typing import Any
 from ... import grammar
 from ...errors import InputError
 from ...files import read_json
-from ...run.checkpoint import read_run
+from ...run.checkpoint import check_model, read_run
 from ...run.config import RunConfig
 from ...run.folder import CONFIG, ENVIRONMENT, HISTORY, MODEL, OUTCOME
 from ...run.history import History
@@ -103,6 +103,8 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 def _read(folder: Path) -> Ran:
     known, about = read_run(folder), folder / ENVIRONMENT
+    if known.status != "stopped":
+        check_model(folder, known.config)  # what is replayed on the page is taken from it
     environment = read_json(about) if about.exists() else {}
     return Ran(folder, known.config, environment, known.history, known.status)
 
