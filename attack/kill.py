@@ -46,7 +46,7 @@ def begin(kind: str, out: Path) -> Callable[[], int]:
     """The command that begins, or begins again."""
     place = ["--out", str(out), "--checkpoint-every", "2"]
     if kind == "run":
-        return command(["run", TASK[0], "scaffold+gel", *TASK[1:], "--rounds", "40", "--overwrite", *place])
+        return command(["run", TASK[0], "scaffold", *TASK[1:], "--rounds", "40", "--overwrite", *place])
     if kind == "comparison":
         arms = ["fedavg", "ghbm:tau=2", "fedyogi"]
         return command(["run", TASK[0], *arms, *TASK[1:], "--rounds", "14", "--seeds", "2", "--overwrite", *place])
