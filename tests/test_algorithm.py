@@ -32,7 +32,7 @@ def test_a_part_that_is_none_is_refused_by_name(keys, name):
 
 @pytest.mark.parametrize("mu", [-1, "x", None, float("nan"), True])
 def test_a_proximal_rule_wants_a_mu_that_is_not_negative(mu):
-    with pytest.raises(fk.InputError, match=r"'mu' parameter of Proximal must be >= 0"):
+    with pytest.raises(fk.InputError, match=r"'mu' parameter of Proximal must be a number in \[0, 1e9\]"):
         fk.Proximal(mu)
 
 

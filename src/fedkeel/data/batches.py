@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from .. import draws
+from ..ranges import check_memory
 from ..world import Ints
 from . import FederatedData
 from .augment import Augment
 
+LARGE = 2**27  # sample numbers of a round from which on memory is checked
 AHEAD = 2**20  # input numbers that are gathered for all steps at once
 
 
@@ -51,6 +53,9 @@ class Batches:
         self.active: list[int] = (len(steps) - done).tolist()
         # Batches smaller than the widest are padded with the client's first sample, at weight 0.
         width = int(self.widths.max())
+        if (places := len(clients) * self.longest * width) > LARGE:
+            what = f"The batches of {len(clients)} clients, {self.longest:,} steps of {width:,} samples,"
+            check_memory(what, 3 * 8 * places, "use fewer steps, smaller batches or engine='serial'")
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
         drawn = draws.generators(seed, "batch", round, clients)
         needed = (steps * self.widths).tolist()
