@@ -102,7 +102,8 @@ class FailsAt(fk.Rule):
 
 def test_an_error_on_a_client_names_round_client_and_step():
     world = fk.World([[1, 5]], fk.FixedSteps(3))
-    with pytest.raises(fk.ClientError, match=r"^Round 2, client 5, step 2: KeyError: 'lost'$"):
+    where = r"\(in objective, line \d+ of test_training.py\)"
+    with pytest.raises(fk.ClientError, match=rf"^Round 2, client 5, step 2: KeyError: 'lost' {where}$"):
         play(fk.Algorithm(rules=[FailsAt()]), world=world, engine="serial")
     with pytest.raises(fk.ClientError, match=r"^Round 2, one of the clients \[1, 5\], step 2: KeyError"):
         play(fk.Algorithm(rules=[FailsAt()]), world=world, engine="batched")

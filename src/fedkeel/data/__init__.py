@@ -5,7 +5,7 @@ There is no Python object per client: a million registered clients are one array
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import InputError, unknown
+from ..errors import InputError, one_line, unknown
 from . import convert
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
@@ -50,6 +50,7 @@ class FederatedData:
 
         clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
         twice or never); or a function of the targets that gives either, such as those of `fedkeel.data.partition`.
+        test: inputs and targets for evaluation; without them the history has no test loss and no accuracy.
 
         >>> from functools import partial
         >>> from fedkeel.data.partition import shards
@@ -211,10 +212,20 @@ class FederatedData:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 bad = int((~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)).nonzero()[0])
-                raise InputError(f"{name} has non-finite values, the first in sample {bad}.")
+                raise InputError(
+                    f"{name} has non-finite values, the first in sample {bad}; leave such samples out or fill them in."
+                )
 
 
 def _tensor(values: Any, name: str) -> Tensor:
+    if isinstance(values, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+        kind = type(values).__name__
+        raise InputError(
+            f"{name} must be an array, not a {kind}; use FederatedData.from_torch(dataset, partition=...)."
+        )
+    if isinstance(values, Iterator) or callable(values):
+        kind = type(values).__name__
+        raise InputError(f"{name} must be an array with one entry per sample, not a {kind}; make an array of it first.")
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
@@ -222,6 +233,8 @@ def _tensor(values: Any, name: str) -> Tensor:
             array = np.asarray(values)
         except ValueError as error:
             raise InputError(f"{name} must be one array: its entries differ in length.") from error
+        except (TypeError, RuntimeError) as error:
+            raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
         tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
