@@ -24,6 +24,7 @@ VALUES = [
     "true", "false", "none", "99999999999999999999999", "1e400", "0x10", "1_000", "\u0663", "0.1.2", "=", ":", "+",
     "4:13", "match-gel", "auto", "all", "10%", "1000000000000", "-0", "1e-9", "100", "é", "\x00", "a" * 5000, "[" * 50,
 ]  # fmt: skip
+ENDS = ["1e9", "1e38", "1e-30", "0.999999999", "1000000000", "1e-6", "1/1e-6", "1/1e9", "0/1/0/0/0"]  # of ranges
 KEYS = [
     "lr", "momentum", "nesterov", "weight_decay", "clip", "client", "server_lr", "weights", "beta", "mu", "alpha",
     "tau", "delta", "gamma", "eps", "beta1", "beta2", "v_init", "option", "control", "rebuild", "adaptive",
@@ -47,7 +48,15 @@ TASKS = {  # tasks that are made quickly, and their parameters
     "blobs-deep": ["seed"],
     "digits": ["alpha", "clients", "partition", "seed"],
 }
-PARTITIONS = ["iid", "shards", "dirichlet", "dirichlet_balanced", "dirichlet_repeated", "quantity"]
+PARTITIONS = [
+    "iid",
+    "shards",
+    "dirichlet",
+    "dirichlet_balanced",
+    "dirichlet_by_label",
+    "dirichlet_repeated",
+    "quantity",
+]
 
 
 class Hang(BaseException):
@@ -104,7 +113,8 @@ def grammar(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     """A random algorithm, trained for a round."""
     parts = []
     for name in [draw.choice(list(recipes.RECIPES)), *(["gel"] if draw.random() < 0.3 else [])]:
-        keys = [f"{draw.choice(KEYS)}={draw.choice(VALUES)}" for _ in range(draw.choice([0, 1, 1, 2]))]
+        own = [*recipes.RECIPES[name].keys] * 2 + [*recipes.COMMON] if draw.random() < 0.8 else KEYS
+        keys = [f"{draw.choice(own)}={draw.choice(VALUES + ENDS)}" for _ in range(draw.choice([0, 1, 1, 2]))]
         parts.append(name + (":" + ",".join(keys) if keys else ""))
     text = "+".join(parts)
     if draw.random() < 0.2:

@@ -27,7 +27,7 @@ from fedkeel.run.config import RunConfig
 from fedkeel.settings import settings
 
 SMALL = ["--rounds", "1", "--cohort", "2"]
-HUGE = [10**23, 10**400, 1e300, math.inf, -math.inf, math.nan, -1e30]
+HUGE = [10**45, 10**400, 1e300, math.inf, -math.inf, math.nan, -1e30]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def parts() -> list[tuple[type, str]]:
     return found
 
 
-TEXTS = ("proxy", "why", "shares", "ratios")  # None, and no number
+TEXTS = ("proxy", "why", "shares", "ratios", "bias_correction")  # None, and no number
 
 
 @pytest.mark.parametrize(("kind", "name"), parts(), ids=lambda one: one if isinstance(one, str) else one.__name__)

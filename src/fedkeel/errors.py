@@ -9,7 +9,7 @@ FedkeelError
 from __future__ import annotations
 
 import difflib
-import sys
+import math
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -69,14 +69,17 @@ def one_line(error: object) -> str:
 
 def is_number(value: Any) -> bool:
     """True for a finite number of Python or numpy (a bool is not a number here)."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return bool(-sys.float_info.max <= value <= sys.float_info.max)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def is_count(value: Any, least: int = 1) -> bool:
     """True for an integer of Python or numpy that counts something."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 PACKAGE = Path(__file__).parent

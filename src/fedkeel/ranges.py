@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from .errors import InputError, check, is_count, is_number
@@ -15,7 +16,7 @@ from .errors import InputError, check, is_count, is_number
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `least` to `most`, both included. whole: integers only. below: without `most`.
+    """The numbers from `least` to `most`, both included. whole: integers only, from 0 on. below: without `most`.
 
     >>> str(Range(0, 1, below=True)), str(Range(1, 10**9, whole=True))
     ('a number in [0, 1)', 'an integer in [1, 1e9]')
@@ -29,9 +30,10 @@ class Range:
     below: bool = False
 
     def __contains__(self, value: object) -> bool:
-        if not (is_count(value, -(2**63)) if self.whole else is_number(value)):
+        if not (is_count(value, 0) if self.whole else is_number(value)):
             return False
-        return bool(self.least <= value <= self.most) and not (self.below and value == self.most)  # type: ignore[operator]
+        number = plain(value)
+        return bool(self.least <= number <= self.most) and not (self.below and number == self.most)
 
     def __str__(self) -> str:
         kind, end = "an integer" if self.whole else "a number", ")" if self.below else "]"
@@ -69,9 +71,9 @@ def plain(value: Any) -> Any:
     >>> plain(np.int64(5)), plain(np.float64(0.5)), plain("all")
     (5, 0.5, 'all')
     """
-    if is_count(value, -(2**63)):
-        return int(value)
-    return float(value) if is_number(value) else value
+    if not is_number(value):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def keep(part: Any, allowed: Range, *names: str) -> None:

@@ -153,7 +153,7 @@ def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
 
 
 SAMPLERS = ("uniform", "cyclic", "weighted")
-SEQUENCE = list | tuple | np.ndarray
+SEQUENCE = (list, tuple, np.ndarray)
 
 
 def _is_cohort(clients: Any) -> bool:

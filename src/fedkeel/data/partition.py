@@ -132,8 +132,8 @@ def dirichlet_by_label(
     (1000, True, True)
     """
     _check_alpha("dirichlet_by_label", alpha)
-    for name, value in (("minimum", minimum), ("tries", tries)):
-        check(is_count(value), "dirichlet_by_label", name, "an integer >= 1", value)
+    check(minimum in COUNT, "dirichlet_by_label", "minimum", str(COUNT), minimum)
+    check(tries in REPEATS, "dirichlet_by_label", "tries", str(REPEATS), tries)
     classes, held = _start("dirichlet_by_label", labels, clients, seed, minimum)
     generator = draws.generator(seed, "dirichlet-by-label")
     for _ in range(tries):
