@@ -138,8 +138,8 @@ def flags(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     given = draw.sample(list(FLAGS), draw.randint(1, 4))
     for flag in given:
         words += [flag, draw.choice(FLAGS[flag] if draw.random() < 0.5 else VALUES + BUDGETS)]
-    if "--rounds" not in given:
-        words += ["--rounds", "1"]
+    words += [] if "--rounds" in given else ["--rounds", "1"]
+    words += [] if "--budget" in given else ["--budget", "3"]
     return words, " ".join(words[1:])[:300]
 
 

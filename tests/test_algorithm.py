@@ -320,7 +320,7 @@ def test_a_rule_reads_the_averages_it_sends_for_and_no_others():
 
     with pytest.raises(TypeError, match="averages"):
         fk.Up(averages={"y": torch.zeros(1, 1)})
-    with pytest.raises(KeyError, match=r"half sends up no 'y' under Up\(mean=...\)"):
+    with pytest.raises(fk.ClientError, match=r"half sends up no 'y' under Up\(mean=...\)"):
         fk.train(toy(), fk.Algorithm(rules=[Half()]), rounds=1)
 
 

@@ -199,7 +199,7 @@ def test_numbers_of_numpy_are_numbers_everywhere_and_plain_in_the_configuration(
 
 
 def test_a_cohort_may_be_numbers_of_numpy_too() -> None:
-    schedule = fk.World(cohort=np.array([[0, 1], [2, 3]]))
+    schedule = fk.World(cohort=[list(np.array([0, 1])), (np.int8(2), np.int64(3))])
     assert schedule.parameters()["cohort"] == [[0, 1], [2, 3]]
     assert fk.World(cohort=np.float32(0.5)).size(6) == 3
     json.dumps(schedule.parameters())

@@ -153,16 +153,15 @@ def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
 
 
 SAMPLERS = ("uniform", "cyclic", "weighted")
-SEQUENCE = (list, tuple, np.ndarray)
 
 
 def _is_cohort(clients: Any) -> bool:
-    whole = isinstance(clients, SEQUENCE) and all(is_count(client, 0) for client in clients)
+    whole = isinstance(clients, list | tuple) and all(is_count(client, 0) for client in clients)
     return whole and 0 < len(clients) == len(set(clients))
 
 
 def _is_schedule(cohort: Any) -> bool:
-    return isinstance(cohort, SEQUENCE) and len(cohort) > 0 and all(_is_cohort(clients) for clients in cohort)
+    return isinstance(cohort, list | tuple) and len(cohort) > 0 and all(_is_cohort(clients) for clients in cohort)
 
 
 def _may_be_cohort(cohort: Any) -> bool:
@@ -216,7 +215,7 @@ class World:
     sampler: str = setting("uniform", SAMPLER, "uniform, cyclic or weighted", "HOW")
 
     def __post_init__(self) -> None:
-        if isinstance(self.cohort, SEQUENCE):
+        if isinstance(self.cohort, list | tuple):
             good, must = _is_schedule(self.cohort), "a list of non-empty lists of distinct client numbers"
             check(good, self, "cohort", must, self.cohort)
             object.__setattr__(self, "cohort", [[int(client) for client in clients] for clients in self.cohort])

@@ -236,7 +236,7 @@ def _play(
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
-            how = status
+            how = "failed" if failed else status
         finally:
             engine.close()
             _notify(callbacks, "end", how, "At the end", failed)
