@@ -224,7 +224,7 @@ MANY = ",".join(map(str, range(1, 150)))
     [
         (
             ["--grid", f"lr={MANY}", f"clip={MANY}"],
-            "A sweep has 2 to 10,000 cells, such as --grid lr=0.01,0.1. Got 22,201",
+            "at least two cells, such as --grid lr=0.01,0.1, and at most 10,000. Got 22,201",
         ),
         (["--grid", "lr=0.1,0.2", "--jobs", "100000"], "must be an integer in [1, 1024]"),
         (["--grid", "lr=0.1,0.2", "--seeds", "10001"], "must be an integer in [1, 10000]"),

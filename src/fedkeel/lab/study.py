@@ -14,7 +14,7 @@ from .. import recipes, tasks
 from ..algorithm import Algorithm
 from ..capacity import Capacity
 from ..engine.threads import Local, one_thread
-from ..errors import InputError, check
+from ..errors import InputError, check, one_line
 from ..files import read_json, write_json
 from ..ranges import REPEATS
 from ..run import training
@@ -87,8 +87,11 @@ class Study(SharedConfig):
             return recipes.algorithm(text)
         try:
             return recipes.rebuild(dict(self.parameters), text)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"The parameters of the configuration do not make an algorithm: {error}.") from error
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = one_line(error)
+            raise InputError(f"The parameters of the configuration do not make an algorithm: {why}.") from error
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""

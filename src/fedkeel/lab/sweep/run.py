@@ -40,7 +40,8 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
         if grid.ranges:
             raise InputError(f"A range ({grid.texts()[-1]}) is searched: add --optuna N, or list its values.")
         if grid.size not in most:
-            raise InputError(f"A sweep has 2 to {most.most:,} cells, such as --grid lr=0.01,0.1. Got {grid.size:,}.")
+            cells = f"at least two cells, such as --grid lr=0.01,0.1, and at most {most.most:,}"
+            raise InputError(f"A sweep needs {cells}. Got {grid.size:,}.")
         algorithms = [canonical(grid, cell) for cell in grid.cells()]
     else:
         _optuna()
