@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranges import STEPS
+from .ranges import COUNT, POSITIVE, RATE, STEPS, Range, keep
 from .world import Ints
 
 Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
@@ -41,6 +41,11 @@ class Plan:
     batch_size: int | None = None
     epochs: float | None = None
     rounding: str = "ceil"
+
+    def __post_init__(self) -> None:
+        keep(self, Range(0, RATE.most), "lr")
+        keep(self, COUNT, "batch_size")
+        keep(self, POSITIVE, "epochs")
 
     def steps(self, samples: Ints) -> Ints | None:
         """The steps asked of clients with so many samples: max(1, round(epochs n_i / B)), no more than a budget may
