@@ -311,6 +311,23 @@ def test_a_loader_in_the_place_of_a_data_set_is_refused_with_what_to_use() -> No
     assert "must be the data set itself, not a DataLoader; give loader.dataset" in text
 
 
+def test_a_partition_that_raises_is_named() -> None:
+    text = refusal(lambda: fk.FederatedData.from_arrays(np.zeros((4, 1)), [0] * 4, clients=broken))
+    assert text.startswith("The partition of the samples fails: Broken") and "(in broken" in text
+
+
+def test_clients_from_a_generator_are_refused_with_what_to_use() -> None:
+    text = refusal(lambda: fk.FederatedData.from_arrays(np.zeros((4, 1)), [0] * 4, clients=iter(range(4))))
+    assert text == "clients must be an array or a list, not a range_iterator; make a list of it first."
+
+
+def test_a_checkpoint_is_the_path_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for wrong in (tmp_path / "file", 5):
+        assert "must be the path of a directory" in refusal(lambda wrong=wrong: play(checkpoint=wrong))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_data_set_that_raises_names_the_item() -> None:
     text = refusal(lambda: fk.FederatedData.from_torch(Pairs(), partition=[0, 0, 1]))
     assert "The data set fails at item 2: Broken" in text

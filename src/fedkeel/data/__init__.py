@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import InputError, one_line, unknown
+from ..errors import FedkeelError, InputError, one_line, reason, unknown
 from . import convert
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
@@ -59,7 +59,7 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held: Any = clients(y.cpu().numpy()) if callable(clients) else clients
+        held = _held(clients, y)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
@@ -215,6 +215,22 @@ class FederatedData:
                 raise InputError(
                     f"{name} has non-finite values, the first in sample {bad}; leave such samples out or fill them in."
                 )
+
+
+def _held(clients: Clients, y: Tensor) -> Any:
+    """Who holds which sample, by a user's partition where it is a function."""
+    if isinstance(clients, Iterator):
+        raise InputError(
+            f"clients must be an array or a list, not a {type(clients).__name__}; make a list of it first."
+        )
+    if not callable(clients):
+        return clients
+    try:
+        return clients(y.cpu().numpy())
+    except FedkeelError:
+        raise
+    except Exception as error:  # of the user's function
+        raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
 
 
 def _tensor(values: Any, name: str) -> Tensor:

@@ -114,6 +114,7 @@ def train(
     check_keywords(train, settings)
     check(stop_after is None or stop_after in COUNT, "train", "stop_after", str(COUNT), stop_after)
     _check_callbacks(callbacks)
+    _check_folder(checkpoint)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     local = Local(engine) if isinstance(engine, str) else engine
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
@@ -162,6 +163,11 @@ def naming(where: str) -> Iterator[None]:
 def _check_callbacks(callbacks: Sequence[Callback]) -> None:
     good = isinstance(callbacks, list | tuple) and all(map(callable, callbacks))
     check(good, "train", "callbacks", "a list of functions of a history row", callbacks)
+
+
+def _check_folder(checkpoint: Any) -> None:
+    good = checkpoint is None or (isinstance(checkpoint, str | os.PathLike) and not Path(checkpoint).is_file())
+    check(good, "train", "checkpoint", "the path of a directory, which need not exist", checkpoint)
 
 
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
