@@ -1,4 +1,4 @@
-"""Random algorithms, flags and configurations: each must work, or be refused in one line, in bounded time."""
+"""Random algorithms, flags, sweeps and configurations: each works, or is refused in one line, in bounded time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ MEMORY = 16 * 2**30  # bytes of address space a command may ask for
 PATIENCE = 60  # seconds a command may take
 VALUES = [
     "0", "1", "-1", "0.5", "-0.5", "2", "3", "1e-300", "1e30", "1e300", "-1e30", "nan", "inf", "-inf", "", " ", "x",
-    "true", "false", "none", "99999999999999999999999", "1e400", "0x10", "1_000", "\u0663", "0.1.2", "=", ":", "+",
+    "true", "false", "none", "99999999999999999999999", "1e400", "0x10", "1_0", "\u0663", "0.1.2", "=", ":", "+",
     "4:13", "match-gel", "auto", "all", "10%", "1000000000000", "-0", "1e-9", "100", "é", "\x00", "a" * 5000, "[" * 50,
+    "a\nb", "\u2028",
 ]  # fmt: skip
+ENDS = ["1e9", "1e38", "1e-30", "0.999999999", "1000000000", "1e-6", "1/1e-6", "1/1e9", "0/1/0/0/0"]  # of ranges
 KEYS = [
     "lr", "momentum", "nesterov", "weight_decay", "clip", "client", "server_lr", "weights", "beta", "mu", "alpha",
     "tau", "delta", "gamma", "eps", "beta1", "beta2", "v_init", "option", "control", "rebuild", "adaptive",
@@ -38,19 +40,24 @@ FLAGS = {
     "--cohort": ["2", "all", "0.5"], "--budget": ["2e", "4:6", "3"], "--expected-steps": ["9"], "--sampler": ["cyclic"],
 }  # fmt: skip
 BUDGETS = [
-    "1e300e",
-    "1:1000000000000",
-    "99999999999999999999999",
-    "0e",
-    "-1e",
-    "nane",
-    "3:2",
-    "0",
-    "1:2:3",
-    "e",
-    "1e-9e",
+    "1e300e", "1:1000000000000", "99999999999999999999999", "0e", "-1e", "nane", "3:2", "0", "1:2:3", "e", "1e-9e",
+    "1e8e", "0:10000001", "2e:per_epoch", "1.5e:per_epoch", "2e:drop_last", "infe",
+]  # fmt: skip
+TASKS = {  # tasks that are made quickly, and their parameters
+    "synthetic": ["users", "seed"],
+    "synthetic-fedprox": ["users", "alpha", "beta", "iid", "seed"],
+    "blobs-deep": ["seed"],
+    "digits": ["alpha", "clients", "partition", "seed"],
+}
+PARTITIONS = [
+    "iid",
+    "shards",
+    "dirichlet",
+    "dirichlet_balanced",
+    "dirichlet_by_label",
+    "dirichlet_repeated",
+    "quantity",
 ]
-TASKS = ["synthetic", "blobs", "digits"]
 
 
 class Hang(BaseException):
@@ -81,6 +88,8 @@ def judge(counts: Counts, shown: str, ended: Ended | None, seconds: float) -> No
         counts.failures.append(f"{shown}: {ended.err[-400:]}")
     elif ended.code in (0, 3):
         counts.accepted += 1
+    elif ended.code != 2:
+        counts.failures.append(f"{shown}: exit code {ended.code}: {ended.err[-400:]}")
     else:
         counts.refused += 1
         lines = [line for line in ended.err.strip().splitlines() if "warning" not in line]
@@ -105,7 +114,8 @@ def grammar(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     """A random algorithm, trained for a round."""
     parts = []
     for name in [draw.choice(list(recipes.RECIPES)), *(["gel"] if draw.random() < 0.3 else [])]:
-        keys = [f"{draw.choice(KEYS)}={draw.choice(VALUES)}" for _ in range(draw.choice([0, 1, 1, 2]))]
+        own = [*recipes.RECIPES[name].keys] * 2 + [*recipes.COMMON] if draw.random() < 0.8 else KEYS
+        keys = [f"{draw.choice(own)}={draw.choice(VALUES + ENDS)}" for _ in range(draw.choice([0, 1, 1, 2]))]
         parts.append(name + (":" + ",".join(keys) if keys else ""))
     text = "+".join(parts)
     if draw.random() < 0.2:
@@ -114,16 +124,36 @@ def grammar(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     return ["run", "synthetic:users=3", text, "--rounds", "1", "--out", str(folder)], text
 
 
+def task(draw: random.Random) -> str:
+    """A task, half of the time with random parameters."""
+    if draw.random() < 0.5:
+        return "synthetic:users=4"
+    name = draw.choice(list(TASKS))
+    keys = draw.sample(TASKS[name], min(len(TASKS[name]), draw.randint(1, 2)))
+    return f"{name}:" + ",".join(f"{key}={draw.choice(VALUES + PARTITIONS * (key == 'partition'))}" for key in keys)
+
+
 def flags(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     """Random flags, half of them sensible."""
-    words = ["run", draw.choice(["synthetic:users=4", f"synthetic:users={draw.choice(VALUES)}"])]
-    words += ["fedavg", "--out", str(folder)]
+    words = ["run", task(draw), "fedavg", "--out", str(folder)]
     given = draw.sample(list(FLAGS), draw.randint(1, 4))
     for flag in given:
         words += [flag, draw.choice(FLAGS[flag] if draw.random() < 0.5 else VALUES + BUDGETS)]
-    if "--rounds" not in given:
-        words += ["--rounds", "1"]
+    words += [] if "--rounds" in given else ["--rounds", "1"]
+    words += [] if "--budget" in given else ["--budget", "3"]
     return words, " ".join(words[1:])[:300]
+
+
+def sweep(draw: random.Random, folder: Path) -> tuple[list[str], str]:
+    """A sweep over random values; most are refused, since one bad value refuses all."""
+    words = ["sweep", "synthetic:users=4", draw.choice(["fedavg", "fedprox+gel", "ghbm"]), "--rounds", "1", "--grid"]
+    sensible = draw.random() < 0.02  # such a sweep starts processes, which takes seconds
+    for key in draw.sample(["lr", "server_lr"] if sensible else [*KEYS, "gel.steps", "x.y"], draw.randint(1, 2)):
+        few = draw.sample(["0.1", "1", "1e9", "1e38"] if sensible else VALUES, 2)
+        words.append(f"{key}=" + ("," if sensible else draw.choice([",", ",", "..", "="])).join(few))
+    if draw.random() < 0.5 and not sensible:
+        words += [draw.choice(["--jobs", "--seeds", "--metric", "--optuna"]), draw.choice(VALUES)]
+    return [*words, "--out", str(folder)], " ".join(words[1:])[:300]
 
 
 def configuration(draw: random.Random, folder: Path) -> tuple[list[str], str]:
@@ -142,7 +172,7 @@ def configuration(draw: random.Random, folder: Path) -> tuple[list[str], str]:
 
 
 KINDS: dict[str, Callable[[random.Random, Path], tuple[list[str], str]]] = {
-    "algorithms": grammar, "flags": flags, "configurations": configuration,
+    "algorithms": grammar, "flags": flags, "sweeps": sweep, "configurations": configuration,
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_test_images_are_left_alone():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: CropFlip(pad=-1), "'pad' parameter of CropFlip must be an integer >= 0. Got -1"),
+        (lambda: CropFlip(pad=-1), "'pad' parameter of CropFlip must be an integer in [0, 1024]. Got -1"),
         (lambda: CropFlip(per="epoch"), "'per' parameter of CropFlip must be 'sample' or 'batch'. Got 'epoch'"),
         (lambda: CropFlip(flip=1), "'flip' parameter of CropFlip must be True or False. Got 1"),
         (lambda: CropFlip()(torch.zeros(1, 2, 7), generators(1)), "CropFlip needs images"),

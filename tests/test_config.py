@@ -94,7 +94,7 @@ def test_a_new_setting_is_one_line(tmp_path: Path) -> None:
     seen = json.loads(done.stdout)
     assert Path(seen.pop("package")).parent == copy
     assert seen == {
-        "error": "The 'patience' parameter of train must be an integer >= 1. Got 0 instead.",
+        "error": "The 'patience' parameter of train must be an integer in [1, 1e9]. Got 0 instead.",
         "default": 3, "documented": True, "run help": True, "sweep help": True, "resumed": 7, "old": "done", "panel": 8,
         "files": {
             "one": 4, "many": 5, "many/fedavg/seed-0": 5, "many/gel/seed-0": 5,

@@ -276,10 +276,10 @@ def test_a_round_with_nobody_in_it_is_diagnosed_as_empty() -> None:
 
 
 def test_a_client_whose_update_is_not_finite_is_left_out_of_the_diagnosis_too() -> None:
-    world = fk.World("all", fk.FixedSteps(3))
+    world = fk.World("all", fk.FixedSteps(9))
     for x0, status in ((1.0, "done"), (3.0, "diverged")):  # the second client starts at its minimum, or nobody does
         task = quadratics([1.0, 2.0], [0.0, 1.0], x0=x0)
-        run = fk.train(task, "fedavg:lr=1e200", world, 1, dtype=torch.float64, diagnose=1)
+        run = fk.train(task, "fedavg:lr=1e38", world, 1, dtype=torch.float64, diagnose=1)
         row = run.history[1]
         assert run.status == status
         assert row["update_norm_max"] == (0.0 if status == "done" else None)
@@ -291,7 +291,7 @@ def test_a_client_whose_update_is_not_finite_is_left_out_of_the_diagnosis_too() 
 
 @pytest.mark.parametrize("every", [0, -1, 2.5, True, "ten"])
 def test_a_bad_interval_is_refused(every: object) -> None:
-    with pytest.raises(fk.InputError, match="'diagnose' parameter of train must be an integer >= 1"):
+    with pytest.raises(fk.InputError, match=r"'diagnose' parameter of train must be an integer in \[1, 1e9\]"):
         fk.train(toy(), "fedavg", toy_world(), 2, diagnose=every)  # type: ignore[arg-type]
 
 

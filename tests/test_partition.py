@@ -190,12 +190,12 @@ def test_many_clients_take_seconds_at_most():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dirichlet(BALANCED, 10, -1), "'alpha' parameter of dirichlet must be a number >= 0. Got -1"),
+        (lambda: dirichlet(BALANCED, 10, -1), "'alpha' parameter of dirichlet must be a number in [0, 1e9]. Got -1"),
         (lambda: dirichlet(BALANCED, 10, float("nan")), "'alpha' parameter of dirichlet must"),
-        (lambda: dirichlet_repeated(BALANCED, 10, 0), "'alpha' parameter of dirichlet_repeated must be a number > 0"),
+        (lambda: dirichlet_repeated(BALANCED, 10, 0), "must be a number in [0, 1e9], and above 0. Got 0"),
         (lambda: dirichlet_repeated(BALANCED, 0, 1), "'clients' parameter of dirichlet_repeated must"),
         (lambda: dirichlet_balanced(BALANCED, 10, 1, tries=0), "'tries' parameter of dirichlet_balanced must"),
-        (lambda: iid(BALANCED, 0), "'clients' parameter of iid must be an integer >= 1. Got 0"),
+        (lambda: iid(BALANCED, 0), "'clients' parameter of iid must be an integer in [1, 1e8]. Got 0"),
         (lambda: iid(BALANCED, 2, seed=-1), "'seed' parameter of iid must"),
         (lambda: iid(np.zeros((4, 2)), 2), "labels must have one entry per sample. Got an array of shape (4, 2)."),
         (lambda: natural([]), "ids must have one entry per sample"),

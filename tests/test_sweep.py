@@ -60,7 +60,7 @@ def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
         (["--grid", "lr=0.1,0.2", "lr=1"], "'lr' is given twice"),
         (["--grid", "lr=1..0.1"], "the smaller first"),
         (["--grid", "lr=0.1..1"], "add --optuna N"),
-        (["--grid", "lr=0.1,0"], "must be > 0"),
+        (["--grid", "lr=0.1,0"], "must be a number in [1e-30, 1e38]"),
         (["--grid", "colour=1,2"], "Unknown parameter of fedavg 'colour'"),
         (["--grid", "gel.steps=1,2"], "Unknown part of fedavg 'gel'"),
         (["--grid", "lr=0.1,1", "--metric", "beauty"], "rounds, last, best"),

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 
@@ -46,17 +50,61 @@ def check(ok: bool, owner: object, name: str, must: str, got: Any) -> None:
     """
     if not ok:
         owner = owner if isinstance(owner, str) else type(owner).__name__
-        raise InputError(f"The '{name}' parameter of {owner} must be {must}. Got {got!r} instead.")
+        raise InputError(f"The '{name}' parameter of {owner} must be {must}. Got {brief(got)} instead.")
+
+
+def brief(value: Any) -> str:
+    """The repr of a value, on one line and not too long."""
+    try:
+        text = one_line(repr(value))
+    except ValueError:  # Python does not print it
+        text = "an integer of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def one_line(error: object) -> str:
+    """The text of an error without its line breaks."""
+    return " ".join(str(error).split())
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite int or float (a bool is not a number here)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True for a finite number of Python or numpy (a bool is not a number here)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def is_count(value: Any, least: int = 1) -> bool:
-    """True for an int that counts something."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    """True for an integer of Python or numpy that counts something."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+PACKAGE = Path(__file__).parent
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def reason(error: BaseException) -> str:
+    """What an error of user code says, in one line, and the function that it comes from.
+
+    >>> def my_loss(output, target):
+    ...     return output / 0
+    >>> try:
+    ...     my_loss(1, 1)
+    ... except ZeroDivisionError as error:
+    ...     reason(error)
+    'ZeroDivisionError: division by zero (in my_loss, line 2 of <doctest fedkeel.errors.reason[0]>)'
+    """
+    text = one_line(error)
+    said = f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame.f_code
+        ours = PACKAGE in Path(code.co_filename).parents
+        if not ours and not code.co_filename.startswith((*LIBRARIES, "<frozen")):
+            return f"{said} (in {code.co_name}, line {line} of {Path(code.co_filename).name})"
+    return said
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from . import draws
-from .errors import InputError
+from .errors import FedkeelError, InputError, check, reason
 
 ONE_AT_A_TIME = threading.Lock()
 
@@ -75,7 +75,7 @@ class FlatModel:
         self._count_dropout()
         self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not self.trainable:
-            raise InputError("The model has no trainable parameter.")
+            raise InputError("The model has no trainable parameter; set requires_grad=True on those to train.")
         self.shapes = {name: p.shape for name, p in self.trainable.items()}
         self.sizes = [p.numel() for p in self.trainable.values()]
         self.size = sum(self.sizes)
@@ -133,10 +133,17 @@ class FlatModel:
 
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
-    """`make()` under a torch seed of its own; the caller's generator is left as it was."""
+    """`make()`, a task's model, under a torch seed of its own; the caller's generator is left as it was."""
     with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):  # the generator belongs to the whole process
         torch.manual_seed(seed)
-        return make()
+        try:
+            module = make()
+        except FedkeelError:
+            raise
+        except Exception as error:  # of the user's function
+            raise InputError(f"The task's model cannot be made: {reason(error)}.") from error
+    check(isinstance(module, nn.Module), "Task", "model", "a function that makes an nn.Module", module)
+    return module
 
 
 def halves(module: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None:

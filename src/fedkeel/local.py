@@ -24,7 +24,7 @@ from torch import Tensor
 from .aggregate import are_finite
 from .algorithm import Algorithm
 from .engine.worker import Site, Worker
-from .errors import ClientError, FedkeelError
+from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
 from .optim import Optimizer
 from .response import lengths
@@ -63,10 +63,11 @@ def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
     except FedkeelError:
         raise
     except Exception as error:
-        who = f"client {work.clients[0]}" if len(work.clients) == 1 else f"one of the clients {work.clients.tolist()}"
+        several = f"one of the clients {brief(work.clients.tolist())}"
+        who = f"client {work.clients[0]}" if len(work.clients) == 1 else several
         step = f", step {sites[0].batch.step + 1}" if sites and sites[0].batch else ""
         where = f"Round {broadcast.facts.round}, {who}{step}"
-        raise ClientError(f"{where}: {type(error).__name__}: {error}") from error
+        raise ClientError(f"{where}: {reason(error)}") from error
 
 
 @torch.no_grad()

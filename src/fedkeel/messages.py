@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .ranges import COUNT, POSITIVE, RATE, STEPS, Range, keep
 from .world import Ints
 
 Slots = dict[str, dict[str, Tensor]]  # tensors by rule and name
@@ -41,13 +42,20 @@ class Plan:
     epochs: float | None = None
     rounding: str = "ceil"
 
+    def __post_init__(self) -> None:
+        keep(self, Range(0, RATE.most), "lr")
+        keep(self, COUNT, "batch_size")
+        keep(self, POSITIVE, "epochs")
+
     def steps(self, samples: Ints) -> Ints | None:
-        """The steps asked of clients with so many samples: max(1, round(epochs n_i / B)); None without epochs."""
+        """The steps asked of clients with so many samples: max(1, round(epochs n_i / B)), no more than a budget may
+        have; None without epochs.
+        """
         if self.epochs is None or self.batch_size is None:
             return None
         rounded, slack = (np.ceil, -1e-9) if self.rounding == "ceil" else (np.floor, 1e-9)
         # The slack keeps binary rounding from adding or losing a step.
-        return np.maximum(1, rounded(self.epochs * samples / self.batch_size + slack)).astype(np.int64)
+        return rounded(self.epochs * samples / self.batch_size + slack).clip(1, STEPS.most).astype(np.int64)
 
     def columns(self) -> dict[str, Any]:
         """The history columns of a run whose rules plan."""

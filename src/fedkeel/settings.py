@@ -12,7 +12,9 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from .errors import InputError, check, is_count, is_number, unknown
+from . import ranges
+from .errors import InputError, check, unknown
+from .ranges import Range
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,14 +35,19 @@ class Kind:
     must: str
 
 
-NUMBER = Kind(float, is_number, "a number")
-POSITIVE = Kind(float, lambda value: is_number(value) and value > 0, "> 0")
+def number(allowed: Range) -> Kind:
+    """Numbers in a range."""
+    return Kind(int if allowed.whole else float, allowed.__contains__, str(allowed))
+
+
+def integer(least: int = 1, most: int = 10**9) -> Kind:
+    """Integers from `least` to `most`."""
+    return number(Range(least, most, whole=True))
+
+
+NUMBER = number(ranges.NUMBER)
+POSITIVE = number(ranges.RATE)
 SWITCH = Kind(bool, lambda value: isinstance(value, bool), "true or false")
-
-
-def integer(least: int = 1) -> Kind:
-    """Integers from `least` on."""
-    return Kind(int, lambda value: is_count(value, least), f"an integer >= {least}")
 
 
 def one_of(names: Container[str], must: str) -> Kind:
@@ -91,9 +98,13 @@ def settings(owner: type) -> dict[str, Setting]:
 
 
 def check_settings(thing: Any, owner: object) -> None:
-    """Refuse settings of `thing` that are out of range; the error names `owner`."""
+    """Refuse settings of `thing` that are out of range, and keep numbers of numpy as numbers of Python.
+
+    The error names `owner`.
+    """
     for name, one in settings(type(thing)).items():
         one.check(owner, name, getattr(thing, name))
+        object.__setattr__(thing, name, ranges.plain(getattr(thing, name)))
 
 
 def from_file(owner: type, config: Mapping[str, Any]) -> dict[str, Any]:

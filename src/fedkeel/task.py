@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from . import draws
 from .data import FederatedData
 from .data.augment import Augment
-from .errors import InputError, check, is_count, is_number
+from .errors import InputError, check, reason
 from .flat import FlatModel, seeded
+from .ranges import COUNT, NUMBER, RATE, keep
 from .world import Budget
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -27,6 +28,27 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     torch.Size([1])
     """
     return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def _of(tensor: Tensor) -> str:
+    """Shape and type of a tensor."""
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _advice(output: Tensor, y: Tensor) -> str:
+    """What to do where outputs and targets of classification do not fit; empty where they may."""
+    scores = output.ndim == y.ndim + 1
+    if scores and not y.is_floating_point() and output.shape[1] == 1:
+        return (
+            "The model has one output and the targets are integers: give it an output per class, or use float targets "
+            "and a loss for one output, such as binary_cross_entropy_with_logits."
+        )
+    if scores and y.is_floating_point() and output.shape[1] > 1:
+        return (
+            "The model has several outputs and y holds floats, one per sample: give integer labels (y.astype(int)) to "
+            "classify, or a model with one output and a loss for numbers to predict them."
+        )
+    return ""
 
 
 class Spec(str):
@@ -65,14 +87,16 @@ class Task:
 
     def __post_init__(self) -> None:
         makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run makes a fresh model
-        check(makes, self, "model", "a function that makes an nn.Module", self.model)
+        check(makes, self, "model", "a function that makes an nn.Module, such as lambda: MyModel()", self.model)
         check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
-        check(isinstance(self.data, FederatedData), self, "data", "a FederatedData", type(self.data).__name__)
-        check(self.batch_size is None or is_count(self.batch_size), self, "batch_size", ">= 1 or None", self.batch_size)
-        check(self.lr is None or (is_number(self.lr) and self.lr > 0), self, "lr", "> 0", self.lr)
+        made = "a FederatedData, made by from_arrays, from_torch, from_huggingface or from_csv"
+        check(isinstance(self.data, FederatedData), self, "data", made, type(self.data).__name__)
+        if self.batch_size is not None:
+            keep(self, COUNT, "batch_size")
+        keep(self, RATE, "lr")
+        keep(self, NUMBER, "target")
         good = self.augment is None or callable(self.augment)
         check(good, self, "augment", "a function (x, generators) -> x", self.augment)
-        check(self.target is None or is_number(self.target), self, "target", "a number", self.target)
         good = self.metric is None or callable(self.metric)
         check(good, self, "metric", "a function (outputs, targets) -> a number", self.metric)
         self._keep_name_of_these_parts()
@@ -102,9 +126,7 @@ class Task:
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
         """Make the model under the seed, flatten it, and check that it fits the loss and the data."""
-        module = seeded(draws.torch_seed(seed, "init"), self.model)
-        check(isinstance(module, nn.Module), self, "model", "a function that makes an nn.Module", module)
-        model = FlatModel(module, dtype, device)
+        model = FlatModel(seeded(draws.torch_seed(seed, "init"), self.model), dtype, device)
         self._try(model)
         return model
 
@@ -114,24 +136,41 @@ class Task:
         was, state = model.module.training, model.buffers()
         model.module.eval()
         try:
-            output = model.module(x)
+            output: Any = model.module(x)
         except Exception as error:  # torch's message alone does not name the batch
-            message = f"The model fails on a batch {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}: {error}"
-            raise InputError(message.splitlines()[0]) from error
+            raise InputError(f"The model fails on a batch {_of(x)}: {reason(error)}.") from error
+        if not isinstance(output, Tensor):
+            kind = type(output).__name__
+            raise InputError(f"The model must return one tensor, not a {kind}; return the part that the loss needs.")
+        if output.ndim == 0 or len(output) != len(x):
+            raise InputError(f"The model must return one row per sample; on {_of(x)} it returns {_of(output)}.")
         if classes := self.classes(output):
             for name, labels in (("y", self.data.y), ("test y", self.data.test[1] if self.data.test else y)):
                 low, high = int(labels.min()), int(labels.max())
                 if low < 0 or high >= classes:
                     raise InputError(f"{name} has labels {low}..{high}; the model has outputs for 0..{classes - 1}.")
-        value: Any = self.loss(output, y)
-        if not isinstance(value, Tensor) or value.shape != (len(x),):
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(
-                f"The loss must give one value per sample, shape ({len(x)},) here; got {shape}. "
-                "With torch losses use reduction='none' and average what is left per sample."
-            )
+        self._try_loss(output, y)
         model.module.train(was)
         model.load(model.flat.clone(), state)
+
+    def _try_loss(self, output: Tensor, y: Tensor) -> None:
+        """Refuse a loss that fails on these outputs and targets, or gives no value per sample."""
+        advice = _advice(output, y)
+        over_classes = self.loss is cross_entropy or isinstance(self.loss, nn.CrossEntropyLoss)
+        if over_classes and advice:  # with one output cross-entropy is always 0, and training would change nothing
+            raise InputError(advice)
+        try:
+            value: Any = self.loss(output, y)
+        except Exception as error:  # of the user's function
+            where = f"The loss fails on outputs {_of(output)} and targets {_of(y)}"
+            raise InputError(f"{where}: {reason(error)}. {advice}".rstrip()) from error
+        if isinstance(value, Tensor) and value.shape == y.shape[:1]:
+            return
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        per_sample = f"The loss must give one value per sample, shape ({len(y)},) here; got {shape}"
+        if output.ndim == y.ndim + 1 and output.shape[1] == 1:
+            raise InputError(f"{per_sample}. Outputs are {_of(output)}, targets {_of(y)}: let the model squeeze(1).")
+        raise InputError(f"{per_sample}. With torch losses use reduction='none' and average what is left per sample.")
 
     def accuracy(self, output: Tensor, target: Tensor) -> float | None:
         """The task's metric; else, for integer targets, the share that is right: by the largest score per class, or by

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import draws
-from .errors import InputError, check, is_count, is_number
+from .errors import InputError, brief, check, is_count, is_number, reason
+from .ranges import POSITIVE, STEPS, STEPS_OR_ZERO, keep
 from .settings import Kind, check_settings, integer, one_of, setting
 
 Ints = NDArray[np.int64]
@@ -40,8 +41,9 @@ class UniformSteps:
     high: int
 
     def __post_init__(self) -> None:
-        check(is_count(self.low, 0), self, "low", "an integer >= 0", self.low)
-        check(is_count(self.high) and self.high >= self.low, self, "high", f"an integer >= {self.low}", self.high)
+        keep(self, STEPS_OR_ZERO, "low")
+        keep(self, STEPS, "high")
+        check(self.high >= self.low, self, "high", f"at least low, {self.low}", self.high)
 
     @property
     def expected(self) -> int:
@@ -72,7 +74,7 @@ class FixedSteps:
     count: int
 
     def __post_init__(self) -> None:
-        check(is_count(self.count), self, "count", "an integer >= 1", self.count)
+        keep(self, STEPS, "count")
 
     @property
     def outcomes(self) -> range:
@@ -101,7 +103,7 @@ class Epochs:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        check(is_number(self.epochs) and self.epochs > 0, self, "epochs", "> 0", self.epochs)
+        keep(self, POSITIVE, "epochs")
         whole = float(self.epochs).is_integer()
         check(not self.per_epoch or whole, self, "epochs", "a whole number when per_epoch", self.epochs)
         check(not self.drop_last or self.per_epoch, self, "drop_last", "used with per_epoch=True", self.drop_last)
@@ -111,9 +113,13 @@ class Epochs:
         batch = n if ask.batch_size is None else np.minimum(ask.batch_size, n)
         if self.per_epoch:
             each = n // batch if self.drop_last else -(-n // batch)
-            return np.maximum(1, int(self.epochs) * each)
-        # 1e-9: binary rounding of an epoch count such as 0.1 must not add a step
-        return np.maximum(1, np.ceil(self.epochs * n / batch - 1e-9)).astype(np.int64)
+            steps = np.maximum(1, int(self.epochs) * each)
+        else:  # 1e-9: binary rounding of an epoch count such as 0.1 must not add a step
+            steps = np.maximum(1, np.ceil(self.epochs * n / batch - 1e-9)).astype(np.int64)
+        if len(steps) and steps.max() not in STEPS:
+            most = f"{STEPS.most:,} steps in a round, the most there may be"
+            raise InputError(f"{self} of a client with {n[steps.argmax()]:,} samples are more than {most}.")
+        return steps
 
     def __str__(self) -> str:
         options = [name for name in ("per_epoch", "drop_last") if getattr(self, name)]
@@ -159,7 +165,7 @@ def _is_schedule(cohort: Any) -> bool:
 
 
 def _may_be_cohort(cohort: Any) -> bool:
-    fraction = isinstance(cohort, float) and 0 < cohort <= 1
+    fraction = is_number(cohort) and not is_count(cohort, 0) and 0 < cohort <= 1
     return is_count(cohort) or fraction or (isinstance(cohort, str) and cohort == "all") or _is_schedule(cohort)
 
 
@@ -203,13 +209,16 @@ class World:
     budget: Budget | None = setting(
         None, BUDGET, "steps from A to B, N steps, or E epochs; default the task's", "A:B|N|Ee"
     )
-    expected_steps: int | None = setting(None, integer(), "steps the server asks for; default B+5 with A:B", "N")
+    expected_steps: int | None = setting(
+        None, integer(most=2 * 10**7), "steps the server asks for; default B+5 with A:B", "N"
+    )
     sampler: str = setting("uniform", SAMPLER, "uniform, cyclic or weighted", "HOW")
 
     def __post_init__(self) -> None:
         if isinstance(self.cohort, list | tuple):
             good, must = _is_schedule(self.cohort), "a list of non-empty lists of distinct client numbers"
             check(good, self, "cohort", must, self.cohort)
+            object.__setattr__(self, "cohort", [[int(client) for client in clients] for clients in self.cohort])
         check_settings(self, self)
 
     @classmethod
@@ -230,14 +239,15 @@ class World:
         if isinstance(c, list | tuple):
             largest = max(max(s) for s in c)
             if largest >= population:
-                raise InputError(f"The cohort schedule names client {largest}; there are clients 0..{population - 1}.")
+                named = f"The cohort schedule names client {brief(largest)}"
+                raise InputError(f"{named}; there are clients 0..{population - 1}.")
             return len(c[0])
         if c == "all":
             return population
         assert isinstance(c, int | float)
         size = c if isinstance(c, int) else max(1, math.floor(c * population + 1e-9))
         if size > population:
-            raise InputError(f"A cohort of {size} is larger than the population of {population} clients.")
+            raise InputError(f"A cohort of {brief(size)} is larger than the population of {population} clients.")
         return size
 
     def who(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None = None) -> Ints:
@@ -268,11 +278,16 @@ class World:
         if isinstance(budget, UniformSteps | FixedSteps | Epochs):
             return budget.steps(ask)
         assert callable(budget)
-        counts = [budget(ask.round, int(client)) for client in ask.clients]
-        for client, count in zip(ask.clients, counts, strict=True):
-            if not (isinstance(count, int | np.integer) and count >= 0):
-                where = f"client {client} in round {ask.round}"
-                raise InputError(f"The budget of {where} must be an integer >= 0. Got {count!r} instead.")
+        counts = []
+        for client in ask.clients:
+            where = f"client {client} in round {ask.round}"
+            try:
+                count = budget(ask.round, int(client))
+            except Exception as error:  # of the user's function
+                raise InputError(f"The budget of {where} fails: {reason(error)}.") from error
+            if count not in STEPS_OR_ZERO:
+                raise InputError(f"The budget of {where} must be {STEPS_OR_ZERO}. Got {brief(count)} instead.")
+            counts.append(int(count))
         return np.array(counts, dtype=np.int64)
 
     @property

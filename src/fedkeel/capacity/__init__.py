@@ -7,7 +7,8 @@ each element is averaged over the clients that trained it. `Widths` cuts channel
 
 from typing import Any
 
-from ..errors import check, is_count
+from ..errors import check
+from ..ranges import Range
 from .heterofl import Widths
 from .levels import Capacity, Level
 from .scalefl import Exits
@@ -25,7 +26,8 @@ def only(name: Any) -> Capacity:
     rates = Widths().rates
     if len(text) == 1 and 0 <= ord(text) - ord("a") < len(rates):
         return Widths(shares=[float(i == ord(text) - ord("a")) for i in range(len(rates))])
-    check(is_count(name) and name <= 4, "Algorithm", "level", "1..4 (early exits) or a..e (widths)", name)
+    known = name in Range(1, 4, whole=True)
+    check(known, "Algorithm", "level", "1..4 (early exits) or a..e (widths)", name)
     return Exits(shares=[float(i == name - 1) for i in range(4)])
 
 

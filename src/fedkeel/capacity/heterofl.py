@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, check, is_count
+from ..errors import InputError, check
 from ..flat import FlatModel, flops
+from ..ranges import COUNT_OR_ZERO, plain
 from ..task import Task
 from . import slicing
-from .levels import Capacity, Level, level, numbers
+from .levels import WIDTH, Capacity, Level, level, numbers
 from .statistics import settled
 
 
@@ -34,16 +35,17 @@ class Widths(Capacity):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", numbers(self.rates))
-        good = bool(self.rates) and all(0 < rate <= 1 for rate in self.rates)
-        check(good, self, "rates", "numbers in (0, 1] such as 1/0.5/0.25", self.rates)
+        good = bool(self.rates) and all(rate in WIDTH for rate in self.rates)
+        check(good, self, "rates", f"numbers such as 1/0.5/0.25, each {WIDTH}", self.rates)
         if self.shares is None:
             object.__setattr__(self, "shares", (1.0,) * len(self.rates))
         super().__post_init__()
         same = len(self.shares) == len(self.rates)
         check(same, self, "shares", f"one for each of the {len(self.rates)} rates", self.shares)
         check(isinstance(self.scaler, bool), self, "scaler", "true or false", self.scaler)
-        good = self.statistics == "all" or is_count(self.statistics, 0)
-        check(good, self, "statistics", "a number >= 0 or 'all'", self.statistics)
+        object.__setattr__(self, "statistics", plain(self.statistics))
+        good = self.statistics == "all" or self.statistics in COUNT_OR_ZERO
+        check(good, self, "statistics", f"{COUNT_OR_ZERO} or 'all'", self.statistics)
 
     def levels(self, model: FlatModel, task: Task) -> list[Level | None]:
         return [self._level(model, task, rate) if self.wanted(i) else None for i, rate in enumerate(self.rates)]

@@ -11,11 +11,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from .. import draws
-from ..errors import InputError, check, is_count, is_number
+from ..errors import InputError, brief, check, is_count, is_number, reason
 from ..flat import FlatModel, flops, seeded
+from ..ranges import COEFFICIENT, Range
 from ..task import Task
 from ..world import Ints
 
+WIDTH = Range(1e-6, 1)  # the share of a layer's channels that a level keeps: never none
 Given = Sequence[int] | Callable[[int, int], int]  # a level by client, or (round, client) -> level; levels from 0
 
 
@@ -42,10 +44,11 @@ class Capacity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", numbers(self.shares))
-        good = all(share >= 0 for share in self.shares) and sum(self.shares) > 0
-        check(good, self, "shares", "ratios >= 0 such as 1/1/2, not all 0", self.shares)
+        good = all(share in COEFFICIENT for share in self.shares) and sum(self.shares) > 1e-9
+        check(good, self, "shares", "ratios such as 1/1/2, numbers in [0, 1e9] and not all 0", self.shares)
         if isinstance(self.assign, list | np.ndarray):
-            object.__setattr__(self, "assign", tuple(int(level) for level in self.assign))
+            levels = tuple(int(level) if is_count(level, 0) else level for level in self.assign)
+            object.__setattr__(self, "assign", levels)
         known = self.assign in ("fixed", "dynamic") if isinstance(self.assign, str) else True
         listed = not isinstance(self.assign, tuple) or all(is_count(level, 0) for level in self.assign)
         good = known and listed and (isinstance(self.assign, str | tuple) or callable(self.assign))
@@ -102,12 +105,14 @@ class Capacity:
             given = [self.assign[c] for c in clients]
         else:
             assert callable(self.assign)
-            given = [self.assign(round, int(c)) for c in clients]
+            try:
+                given = [self.assign(round, int(c)) for c in clients]
+            except Exception as error:  # of the user's function
+                raise InputError(f"The levels of round {round} cannot be assigned: {reason(error)}.") from error
         for client, level in zip(clients, given, strict=True):
             if not is_count(level, 0) or level >= count:
-                raise InputError(
-                    f"Client {client} is given level {level!r} in round {round}; there are 0..{count - 1}."
-                )
+                where = f"Client {client} is given level {brief(level)} in round {round}"
+                raise InputError(f"{where}; there are 0..{count - 1}.")
         return np.array(given, dtype=np.int64)
 
     def wanted(self, level: int) -> bool:
@@ -138,13 +143,13 @@ def numbers(given: Any) -> tuple[float, ...] | None:
     """
     if given is None:
         return None
-    parts = str(given).split("/") if isinstance(given, str | int | float) else list(given)
     try:
+        parts = str(given).split("/") if isinstance(given, str) or is_number(given) else list(given)
         values = tuple(float(part) for part in parts)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = (math.nan,)
     if not all(map(is_number, values)):
-        raise InputError(f"'{given}' is not a list of numbers such as 1/0.5/0.25.")
+        raise InputError(f"{brief(given)} is not a list of numbers such as 1/0.5/0.25.")
     return values
 
 

@@ -11,7 +11,7 @@ from ..flat import FlatModel
 from ..task import Task
 from . import slicing
 from .exits import Heads, MultiExit
-from .levels import Capacity, Level, level, numbers
+from .levels import WIDTH, Capacity, Level, level, numbers
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Exits(Capacity):
         if self.shares is None:
             object.__setattr__(self, "shares", (1.0,) * len(self.ratios or (0.7, 0.7, 0.75, 1)))
         super().__post_init__()
-        good = self.ratios is None or all(0 < ratio <= 1 for ratio in self.ratios)
-        check(good, self, "ratios", "numbers in (0, 1] such as 0.7/0.7/0.75/1", self.ratios)
+        good = self.ratios is None or (bool(self.ratios) and all(ratio in WIDTH for ratio in self.ratios))
+        check(good, self, "ratios", f"numbers such as 0.7/0.7/0.75/1, each {WIDTH}", self.ratios)
         check(isinstance(self.scaler, bool), self, "scaler", "true or false", self.scaler)
 
     def trained(self, task: Task) -> Task:
@@ -62,7 +62,7 @@ class Exits(Capacity):
         return ratios
 
     def _level(self, model: FlatModel, x: Tensor, depth: int, ratio: float) -> Level:
-        width = (lambda wide: wide) if ratio == 1 else (lambda wide: math.floor(ratio * wide + 1e-9))
+        width = (lambda wide: wide) if ratio == 1 else (lambda wide: max(1, math.floor(ratio * wide + 1e-9)))
         narrowed = getattr(model.module, "narrowed", None)
         like = narrowed(ratio) if callable(narrowed) else None
         index, module = slicing.narrow(model, x, width, lambda module: Heads(module, depth), like)

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: {' '.join(message.splitlines())} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -128,5 +128,5 @@ def _ascii(error: UnicodeError) -> str:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"fedkeel: {error}", file=sys.stderr)
+    print(f"fedkeel: {' '.join(str(error).splitlines())}", file=sys.stderr)  # input may have line breaks
     return code

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, brief
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,12 +64,13 @@ def given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
 def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
     """The study that the flags of `add_settings` describe."""
     from ..lab.study import Study
+    from ..ranges import REPEATS
     from ..recipes import algorithm
     from ..run.config import RunConfig
     from ..world import World
 
-    if arguments.seeds is not None and arguments.seeds < 1:
-        raise InputError(f"--seeds must be at least 1. Got {arguments.seeds} instead.")
+    if arguments.seeds is not None and arguments.seeds not in REPEATS:
+        raise InputError(f"--seeds must be {REPEATS}. Got {brief(arguments.seeds)} instead.")
     chosen = given(arguments, RunConfig)
     first = chosen.pop("seed", RunConfig.seed)
     return Study(

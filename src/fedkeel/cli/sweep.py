@@ -36,13 +36,14 @@ def add_command(commands: Any) -> None:
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel sweep TASK ALGORITHM --grid ...`."""
     from ..engine.threads import cores
-    from ..errors import InputError, check, is_count
+    from ..errors import InputError, check
     from ..lab.report import heatmap
     from ..lab.sweep.grid import Grid
     from ..lab.sweep.run import configuration
+    from ..ranges import WORKERS
     from ..run.folder import new_folder
 
-    check(arguments.jobs is None or is_count(arguments.jobs), "sweep", "jobs", "an integer >= 1", arguments.jobs)
+    check(arguments.jobs is None or arguments.jobs in WORKERS, "sweep", "jobs", str(WORKERS), arguments.jobs)
     grid = Grid.parse(arguments.algorithm, arguments.grid)
     if arguments.png is not None:
         if len(grid.keys) > 2:

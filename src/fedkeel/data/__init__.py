@@ -5,7 +5,7 @@ There is no Python object per client: a million registered clients are one array
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import InputError, unknown
+from ..errors import FedkeelError, InputError, one_line, reason, unknown
 from . import convert
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
@@ -50,6 +50,7 @@ class FederatedData:
 
         clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
         twice or never); or a function of the targets that gives either, such as those of `fedkeel.data.partition`.
+        test: inputs and targets for evaluation; without them the history has no test loss and no accuracy.
 
         >>> from functools import partial
         >>> from fedkeel.data.partition import shards
@@ -58,7 +59,7 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held: Any = clients(y.cpu().numpy()) if callable(clients) else clients
+        held = _held(clients, y)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
@@ -211,10 +212,36 @@ class FederatedData:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 bad = int((~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)).nonzero()[0])
-                raise InputError(f"{name} has non-finite values, the first in sample {bad}.")
+                raise InputError(
+                    f"{name} has non-finite values, the first in sample {bad}; leave such samples out or fill them in."
+                )
+
+
+def _held(clients: Clients, y: Tensor) -> Any:
+    """Who holds which sample, by a user's partition where it is a function."""
+    if isinstance(clients, Iterator):
+        raise InputError(
+            f"clients must be an array or a list, not a {type(clients).__name__}; make a list of it first."
+        )
+    if not callable(clients):
+        return clients
+    try:
+        return clients(y.cpu().numpy())
+    except FedkeelError:
+        raise
+    except Exception as error:  # of the user's function
+        raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
 
 
 def _tensor(values: Any, name: str) -> Tensor:
+    if isinstance(values, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+        kind = type(values).__name__
+        raise InputError(
+            f"{name} must be an array, not a {kind}; use FederatedData.from_torch(dataset, partition=...)."
+        )
+    if isinstance(values, Iterator) or callable(values):
+        kind = type(values).__name__
+        raise InputError(f"{name} must be an array with one entry per sample, not a {kind}; make an array of it first.")
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
@@ -222,6 +249,8 @@ def _tensor(values: Any, name: str) -> Tensor:
             array = np.asarray(values)
         except ValueError as error:
             raise InputError(f"{name} must be one array: its entries differ in length.") from error
+        except (TypeError, RuntimeError) as error:
+            raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
         tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here

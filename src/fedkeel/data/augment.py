@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, check, is_count
+from ..errors import InputError, check
+from ..ranges import Range, keep
 
 Augment = Callable[[Tensor, Sequence[np.random.Generator]], Tensor]
 
@@ -37,7 +38,7 @@ class CropFlip:
     per: str = "sample"
 
     def __post_init__(self) -> None:
-        check(is_count(self.pad, 0), self, "pad", "an integer >= 0", self.pad)
+        keep(self, Range(0, 1024, whole=True), "pad")
         check(isinstance(self.flip, bool), self, "flip", "True or False", self.flip)
         check(self.per in ("sample", "batch"), self, "per", "'sample' or 'batch'", self.per)
 

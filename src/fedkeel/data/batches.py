@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from .. import draws
+from ..ranges import check_memory
 from ..world import Ints
 from . import FederatedData
 from .augment import Augment
 
+LARGE = 2**27  # sample numbers of a round from which on memory is checked
 AHEAD = 2**20  # input numbers that are gathered for all steps at once
 
 
@@ -46,11 +48,14 @@ class Batches:
         self.sizes = sizes = data.sizes(clients)
         self.widths = sizes if batch_size is None else np.minimum(batch_size, sizes)
         self.steps, self.longest = steps, int(steps[0])
+        width = int(self.widths.max())
+        if (places := len(clients) * self.longest * width) > LARGE:
+            what = f"The batches of {len(clients)} clients, {self.longest:,} steps of {width:,} samples,"
+            check_memory(what, 3 * 8 * places, "use fewer steps, smaller batches or engine='serial'")
         # The number of clients that do step k: a prefix, since the longest budgets come first.
         done = np.searchsorted(steps[::-1], np.arange(self.longest + 1), side="right")
         self.active: list[int] = (len(steps) - done).tolist()
         # Batches smaller than the widest are padded with the client's first sample, at weight 0.
-        width = int(self.widths.max())
         index = np.repeat(data.offsets[clients], self.longest * width).reshape(len(clients), self.longest, width)
         drawn = draws.generators(seed, "batch", round, clients)
         needed = (steps * self.widths).tolist()

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, unknown
+from ..errors import InputError, reason, unknown
 from .read.files import optional
 
 Array = NDArray[Any]
@@ -26,11 +26,18 @@ def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
         if len(dataset.tensors) != 2:
             raise InputError(f"{name} must give (input, target) pairs. Got {len(dataset.tensors)} tensors.")
         return dataset.tensors[0], dataset.tensors[1]
+    if isinstance(dataset, torch.utils.data.DataLoader):
+        raise InputError(f"{name} must be the data set itself, not a DataLoader; give loader.dataset.")
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InputError(
             f"{name} needs __len__ and __getitem__, as map-style torch data sets have. Got a {type(dataset).__name__}."
         )
-    items = [dataset[i] for i in range(len(dataset))]  # iterating may never end without an IndexError
+    items = []
+    for i in range(len(dataset)):  # iterating may never end without an IndexError
+        try:
+            items.append(dataset[i])
+        except Exception as error:  # of the user's data set
+            raise InputError(f"{name} fails at item {i}: {reason(error)}.") from error
     if not items:
         raise InputError(f"{name} is empty.")
     for i, item in enumerate(items):

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import draws
-from ..errors import InputError, check, is_count, is_number
+from ..errors import InputError, check
+from ..ranges import CLIENTS, COEFFICIENT, COUNT, REPEATS, SEED, check_memory
 from ..world import Ints
 
 Floats = NDArray[np.float64]
@@ -50,7 +51,7 @@ def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) 
     >>> [len(set(labels[owner == c])) <= 2 for c in range(4)], np.bincount(owner).tolist()
     ([True, True, True, True], [6, 6, 6, 6])
     """
-    check(is_count(per_client), "shards", "per_client", "an integer >= 1", per_client)
+    check(per_client in COUNT, "shards", "per_client", str(COUNT), per_client)
     classes, _ = _start("shards", labels, clients, seed, per_client)
     generator, count = draws.generator(seed, "shards"), clients * per_client
     mixed = generator.permutation(len(classes))  # randomises which samples of a label share a shard
@@ -108,7 +109,7 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
     True
     """
     _check_alpha("dirichlet_balanced", alpha, zero=True)
-    check(is_count(tries), "dirichlet_balanced", "tries", "an integer >= 1", tries)
+    check(tries in REPEATS, "dirichlet_balanced", "tries", str(REPEATS), tries)
     if alpha == 0:
         return shards(labels, clients, 1, seed)
     classes, held = _start("dirichlet_balanced", labels, clients, seed)
@@ -131,8 +132,8 @@ def dirichlet_by_label(
     (1000, True, True)
     """
     _check_alpha("dirichlet_by_label", alpha)
-    for name, value in (("minimum", minimum), ("tries", tries)):
-        check(is_count(value), "dirichlet_by_label", name, "an integer >= 1", value)
+    check(minimum in COUNT, "dirichlet_by_label", "minimum", str(COUNT), minimum)
+    check(tries in REPEATS, "dirichlet_by_label", "tries", str(REPEATS), tries)
     classes, held = _start("dirichlet_by_label", labels, clients, seed, minimum)
     generator = draws.generator(seed, "dirichlet-by-label")
     for _ in range(tries):
@@ -159,10 +160,11 @@ def dirichlet_repeated(
     [500, 500, 500]
     """
     _check_alpha("dirichlet_repeated", alpha)
-    check(is_count(samples), "dirichlet_repeated", "samples", "an integer >= 1", samples)
+    check(samples in COUNT, "dirichlet_repeated", "samples", str(COUNT), samples)
     check(isinstance(literal, bool), "dirichlet_repeated", "literal", "True or False", literal)
     classes, held = _start("dirichlet_repeated", labels, 1, seed)
-    check(is_count(clients), "dirichlet_repeated", "clients", "an integer >= 1", clients)
+    check(clients in CLIENTS, "dirichlet_repeated", "clients", str(CLIENTS), clients)
+    check_memory(f"{clients:,} clients of {samples:,} samples", 8 * clients * samples, "use fewer of either")
     by_label = np.split(np.argsort(classes, kind="stable"), np.cumsum(held)[:-1])
     indices = []
     for client in range(clients):
@@ -191,9 +193,9 @@ def quantity(
     (1000, True, True)
     """
     check(law in ("lognormal", "dirichlet"), "quantity", "law", "'lognormal' or 'dirichlet'", law)
-    good = is_number(spread) and (spread > 0 or (spread == 0 and law == "lognormal"))
-    check(good, "quantity", "spread", "> 0 (or 0 for log-normal sizes)", spread)
-    check(is_count(minimum), "quantity", "minimum", "an integer >= 1", minimum)
+    good = spread in COEFFICIENT and (spread > 0 or law == "lognormal")
+    check(good, "quantity", "spread", f"{COEFFICIENT}, and above 0 for Dirichlet sizes", spread)
+    check(minimum in COUNT, "quantity", "minimum", str(COUNT), minimum)
     classes, _ = _start("quantity", labels, clients, seed, minimum)
     generator, even = draws.generator(seed, "quantity"), np.full(clients, 1 / clients)
     if law == "lognormal":
@@ -213,8 +215,8 @@ PARTITIONS = {make.__name__: make for make in ALL}
 
 def _start(owner: str, labels: ArrayLike, clients: int, seed: int, each: int = 1) -> tuple[Ints, Ints]:
     """(class number of every sample, samples of every class), when there are at least `each` samples per client."""
-    check(is_count(clients), owner, "clients", "an integer >= 1", clients)
-    check(is_count(seed, 0) and seed < 2**63, owner, "seed", "an integer in [0, 2^63)", seed)
+    check(clients in CLIENTS, owner, "clients", str(CLIENTS), clients)
+    check(seed in SEED, owner, "seed", str(SEED), seed)
     values = _column(labels, "labels")
     if len(values) < clients * each:
         need = f"{clients} clients" + (f" with at least {each} samples each" if each > 1 else "")
@@ -231,8 +233,8 @@ def _column(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _check_alpha(owner: str, alpha: float, zero: bool = False) -> None:
-    good = is_number(alpha) and (alpha > 0 or (zero and alpha == 0))
-    check(good, owner, "alpha", "a number >= 0" if zero else "a number > 0", alpha)
+    good = alpha in COEFFICIENT and (zero or alpha > 0)
+    check(good, owner, "alpha", f"{COEFFICIENT}{'' if zero else ', and above 0'}", alpha)
 
 
 def _even(total: int, parts: int) -> Ints:

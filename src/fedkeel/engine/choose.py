@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ..data.batches import Batch
+from ..errors import InputError, reason
 from ..flat import FlatModel, flops
 from ..task import Task
 from .gradients import Lockstep, Serial
@@ -86,6 +87,9 @@ def moves_global_generator(task: Task, model: FlatModel) -> bool:
     with torch.random.fork_rng(devices=[]):
         before, buffers = torch.get_rng_state(), model.buffers()
         model.module.train()
-        model.module(task.data.x[:2])
+        try:
+            model.module(task.data.x[:2])
+        except Exception as error:  # of the user's module
+            raise InputError(f"The model fails in training mode, on two samples: {reason(error)}.") from error
         model.load(model.flat.clone(), buffers)
         return not torch.equal(before, torch.get_rng_state())

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ..aggregate import Sums, Weights, fold
 from ..capacity import Capacity, Level
-from ..errors import InputError, check, is_count
+from ..errors import InputError, check
 from ..flat import FlatModel
 from ..messages import Broadcast, Slots, Update, Work, cost, select, take_rows
+from ..ranges import COUNT, WORKERS, keep
 from ..task import Task
 from ..world import Ints
 from . import Do, kernels
@@ -61,9 +62,8 @@ class Local:
     def __post_init__(self) -> None:
         check(self.mode in MODES, self, "mode", "'auto', 'serial', 'batched' or 'probe'", self.mode)
         check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
-        for name in ("workers", "chunk"):
-            value = getattr(self, name)
-            check(value is None or is_count(value), self, name, "an integer >= 1", value)
+        keep(self, WORKERS, "workers")
+        keep(self, COUNT, "chunk")
 
     def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
         """(mode, reason)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,9 @@ from .. import recipes, tasks
 from ..algorithm import Algorithm
 from ..capacity import Capacity
 from ..engine.threads import Local, one_thread
-from ..errors import InputError, check
+from ..errors import InputError, check, one_line
 from ..files import read_json, write_json
+from ..ranges import REPEATS
 from ..run import training
 from ..run.checkpoint import Known, check_model, ended, read_config
 from ..run.config import RunConfig, SharedConfig
@@ -53,11 +55,12 @@ class Study(SharedConfig):
         check(isinstance(self.task, str), "run", "task", "a text", self.task)
         texts = isinstance(self.algorithms, list | tuple) and all(isinstance(text, str) for text in self.algorithms)
         check(texts and len(self.algorithms) > 0, "run", "algorithms", "a list of at least one", self.algorithms)
-        some = isinstance(self.seeds, Sequence) and len(self.seeds) > 0
-        check(some, "run", "seeds", "a list of at least one", self.seeds)
+        some = isinstance(self.seeds, Sequence) and len(self.seeds) in REPEATS
+        check(some, "run", "seeds", f"a list of 1 to {REPEATS.most:,} seeds", self.seeds)
         names = [folder_name(text) for text in self.algorithms]
+        found = Counter(names)
         for text, name in zip(self.algorithms, names, strict=True):
-            if names.count(name) > 1:
+            if found[name] > 1:
                 raise InputError(f"'{text}' is given twice.")
         super().__post_init__()
         for seed in self.seeds:
@@ -84,8 +87,11 @@ class Study(SharedConfig):
             return recipes.algorithm(text)
         try:
             return recipes.rebuild(dict(self.parameters), text)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"The parameters of the configuration do not make an algorithm: {error}.") from error
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = one_line(error)
+            raise InputError(f"The parameters of the configuration do not make an algorithm: {why}.") from error
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""

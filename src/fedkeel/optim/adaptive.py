@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..errors import check, is_number
+from ..errors import check
+from ..ranges import COEFFICIENT, FADING, POSITIVE, keep
 from .base import Optimizer, State
 
 
@@ -33,11 +34,9 @@ class Adaptive(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("beta1", "beta2"):
-            value = getattr(self, name)
-            check(value is None or (is_number(value) and 0 <= value < 1), self, name, "in [0, 1)", value)
-        check(self.eps is None or (is_number(self.eps) and self.eps > 0), self, "eps", "> 0", self.eps)
-        check(self.v_init is None or (is_number(self.v_init) and self.v_init >= 0), self, "v_init", ">= 0", self.v_init)
+        keep(self, FADING, "beta1", "beta2")
+        keep(self, POSITIVE, "eps")
+        keep(self, COEFFICIENT, "v_init")
         corrects = self.bias_correction
         check(corrects is None or isinstance(corrects, bool), self, "bias_correction", "true or false", corrects)
 

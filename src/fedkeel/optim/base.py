@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..errors import check, is_number
+from ..errors import check
+from ..ranges import COEFFICIENT, FADING, POSITIVE, RATE, keep
 
 if TYPE_CHECKING:
     from ..aggregate import Reports
@@ -38,11 +39,10 @@ class Optimizer:
     at_server: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        lr = self.lr
-        check(lr is None or lr == "match-gel" or (is_number(lr) and float(lr) > 0), self, "lr", "> 0", lr)
-        wd, clip = self.weight_decay, self.clip
-        check(is_number(wd) and wd >= 0, self, "weight_decay", ">= 0", wd)
-        check(clip is None or (is_number(clip) and clip > 0), self, "clip", "> 0 or None", clip)
+        if not (isinstance(self.lr, str) and self.lr == "match-gel"):
+            keep(self, RATE, "lr")
+        keep(self, COEFFICIENT, "weight_decay")
+        keep(self, POSITIVE, "clip")
 
     def for_clients(self) -> Self:
         """With the defaults an optimizer has on clients."""
@@ -129,10 +129,9 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        m = self.momentum
-        check(is_number(m) and 0 <= m < 1, self, "momentum", "in [0, 1)", m)
+        keep(self, FADING, "momentum")
         check(isinstance(self.nesterov, bool), self, "nesterov", "true or false", self.nesterov)
-        check(not self.nesterov or m > 0, self, "nesterov", "false when momentum is 0", self.nesterov)
+        check(not self.nesterov or self.momentum > 0, self, "nesterov", "false when momentum is 0", self.nesterov)
 
     @property
     def coasts(self) -> bool:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..errors import InputError, check, is_number
+from ..errors import InputError, check
+from ..ranges import COEFFICIENT, NUMBER, POSITIVE, keep
 from .base import SGD, State
 
 if TYPE_CHECKING:
@@ -96,10 +97,8 @@ class DeltaSGD(SelfTuned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("delta", "theta", "eps"):
-            value = getattr(self, name)
-            check(is_number(value) and value >= 0, self, name, ">= 0", value)
-        check(is_number(self.gamma) and self.gamma > 0, self, "gamma", "> 0", self.gamma)
+        keep(self, COEFFICIENT, "delta", "theta", "eps")
+        keep(self, POSITIVE, "gamma")
         first, mode = self.first_step, self.batch_mode
         check(first in ("grown", "eta0"), self, "first_step", "'grown' or 'eta0'", first)
         check(mode in ("same", "consecutive"), self, "batch_mode", "'same' or 'consecutive'", mode)
@@ -156,9 +155,8 @@ class SPS(SelfTuned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(is_number(self.c) and self.c > 0, self, "c", "> 0", self.c)
-        check(is_number(self.fstar), self, "fstar", "a number", self.fstar)
-        check(self.max is None or (is_number(self.max) and self.max > 0), self, "max", "> 0 or None", self.max)
+        keep(self, POSITIVE, "c", "max")
+        keep(self, NUMBER, "fstar")
         check(isinstance(self.smooth, bool), self, "smooth", "true or false", self.smooth)
         unused = self.lr in (None, 1.0) or self.smooth
         check(unused, self, "lr", "left out (SPS finds its own; it is where smooth=true starts)", self.lr)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ..errors import check, is_number
+from ..ranges import COEFFICIENT, POSITIVE, keep
 from ..rule import End, Losses, Me, Rule, Tensors, Up
 
 
@@ -39,8 +39,8 @@ class Contrastive(Rule):
     represents: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
-        check(is_number(self.temperature) and self.temperature > 0, self, "temperature", "> 0", self.temperature)
+        keep(self, COEFFICIENT, "mu")
+        keep(self, POSITIVE, "temperature")
 
     def remember(self, me: Me) -> Tensors:
         return {"previous": me.x}

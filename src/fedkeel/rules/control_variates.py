@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, zeros_like
 
 from ..errors import check
+from ..ranges import Range, keep
 from ..rule import End, Me, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Scaffold(Rule):
     rebuild: bool = False
 
     def __post_init__(self) -> None:
-        check(self.option in (1, 2), self, "option", "1 or 2", self.option)
+        keep(self, Range(1, 2, whole=True), "option")
         kinds = ("difference", "gradient_mean")
         check(self.control in kinds, self, "control", " or ".join(kinds), self.control)
         check(self.option == 2 or self.control == "difference", self, "control", "left out with option 1", self.control)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import check, is_number
+from ..errors import check
+from ..ranges import COEFFICIENT, FRACTION, POSITIVE, keep
 from ..rule import Losses, Me, Rule
 
 
@@ -34,9 +35,9 @@ class SelfDistillation(Rule):
     keeps_linear: ClassVar[bool] = True  # it changes the objective; steps stay a fixed combination of its gradients
 
     def __post_init__(self) -> None:
-        check(is_number(self.gamma) and self.gamma >= 0, self, "gamma", ">= 0", self.gamma)
-        check(is_number(self.temperature) and self.temperature > 0, self, "temperature", "> 0", self.temperature)
-        check(is_number(self.after) and 0 <= self.after <= 1, self, "after", "in [0, 1]", self.after)
+        keep(self, COEFFICIENT, "gamma")
+        keep(self, POSITIVE, "temperature")
+        keep(self, FRACTION, "after")
         check(self.mean in ("elements", "batch"), self, "mean", "'elements' or 'batch'", self.mean)
         check(isinstance(self.detach, bool), self, "detach", "true or false", self.detach)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, zeros_like
 
-from ..errors import check, is_number
+from ..errors import check
+from ..ranges import COEFFICIENT, POSITIVE, keep
 from ..rule import End, Me, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class FedDyn(Rule):
     evaluate: str = "server"
 
     def __post_init__(self) -> None:
-        check(is_number(self.alpha) and self.alpha > 0, self, "alpha", "> 0", self.alpha)
+        keep(self, POSITIVE, "alpha")
         check(isinstance(self.adaptive, bool), self, "adaptive", "true or false", self.adaptive)
         check(self.evaluate in ("server", "cohort"), self, "evaluate", "'server' or 'cohort'", self.evaluate)
 
@@ -74,8 +75,7 @@ class AdaBest(Rule):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
-        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        keep(self, COEFFICIENT, "mu", "beta")
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         return {"average": x, "push": zeros_like(x)}

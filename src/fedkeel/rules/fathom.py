@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import check, is_number
+from ..errors import check
 from ..messages import Facts, Plan
+from ..ranges import COEFFICIENT, FADING, POSITIVE, RATE, Range, keep
 from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
@@ -51,16 +52,15 @@ class Fathom(Rule):
     keeps_linear: ClassVar[bool] = True  # it does not change the steps
 
     def __post_init__(self) -> None:
-        for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
-            value = getattr(self, name)
-            check(is_number(value) and value >= 0, self, name, ">= 0", value)
-        a = self.smoothing
-        check(is_number(a) and 0 <= a < 1, self, "smoothing", "in [0, 1)", a)
+        keep(self, COEFFICIENT, "gamma_lr", "gamma_epochs", "gamma_batch")
+        keep(self, FADING, "smoothing")
+        keep(self, RATE, "lr_min", "lr_max")
+        keep(self, POSITIVE, "epochs", "epochs_min", "epochs_max")
+        keep(self, Range(1, 1e9), "batch_size", "batch_min", "batch_max")
         check(self.steps in ("ceil", "floor"), self, "steps", "'ceil' or 'floor'", self.steps)
-        for name, least in (("lr", 0), ("epochs", 0), ("batch", 1)):
+        for name in ("lr", "epochs", "batch"):
             low, high = self.bounds(name)
-            check(is_number(low) and low >= least and low > 0, self, f"{name}_min", f">= {least} and > 0", low)
-            check(is_number(high) and high >= low, self, f"{name}_max", f">= {name}_min", high)
+            check(high >= low, self, f"{name}_max", f">= {name}_min", high)
         self.check_within("epochs", self.epochs)
         self.check_within("batch", self.batch_size)
 
@@ -71,7 +71,7 @@ class Fathom(Rule):
     def check_within(self, name: str, start: float) -> None:
         low, high = self.bounds(name)
         key = "batch_size" if name == "batch" else name
-        check(is_number(start) and low <= start <= high, self, key, f"in [{name}_min, {name}_max]", start)
+        check(low <= start <= high, self, key, f"in [{name}_min, {name}_max]", start)
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         start = {"lr": lr, "epochs": self.epochs, "batch": self.batch_size, "h": 0, "phi": 0}

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, check, is_count, is_number
+from ..errors import InputError, check
 from ..optim import SGD, Optimizer
+from ..ranges import STEPS_OR_ZERO, Range, plain
 from ..response import lengths
 from ..rule import End, Me, Rule, Walk
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..task import Task
     from ..world import World
 
+MATCHED = 10_000  # the largest budget of match-gel, which takes every number of steps up to it
 WITH_LEVELS = 5  # guesses with levels if the expected steps are unknown: GEL's Table VI
 
 
@@ -44,13 +46,15 @@ class Guess(Rule):
 
     def __post_init__(self) -> None:
         check(self.proxy in (None, "zero", "last"), self, "proxy", "'zero' or 'last'", self.proxy)
-        if self.steps == math.inf:  # one spelling for checks and configurations
-            object.__setattr__(self, "steps", "inf")
-        text = str(self.steps)
-        good = text in ("remaining", "inf") or is_count(self.steps, 0) or text.isdigit()
-        if text.endswith("%"):
-            good = _share(text) is not None
-        check(good, self, "steps", "'remaining', a number >= 0, a share such as '25%', or 'inf'", self.steps)
+        endless = isinstance(self.steps, float) and self.steps == math.inf
+        known = "inf" if endless else plain(self.steps)  # one spelling for checks and configurations
+        known = int(known) if isinstance(known, str) and known.isdecimal() and len(known) < 20 else known
+        object.__setattr__(self, "steps", known)
+        good = known in STEPS_OR_ZERO
+        if isinstance(known, str):
+            good = known in ("remaining", "inf") or _share(known) is not None
+        must = f"'remaining', {STEPS_OR_ZERO}, a share in [0%, 100000%], or 'inf'"
+        check(good, self, "steps", must, self.steps)
 
     def count(self, real: Tensor, expected: Tensor | int | None) -> Tensor:
         """q: how many steps each client guesses, given the real steps it did."""
@@ -92,7 +96,7 @@ def _share(text: str) -> float | None:
         share = float(text[:-1]) / 100
     except ValueError:
         return None
-    return share if is_number(share) and share >= 0 else None
+    return share if share in Range(0, 1000) else None
 
 
 def matched(client: Optimizer, world: World) -> float:
@@ -106,6 +110,8 @@ def matched(client: Optimizer, world: World) -> float:
             "match-gel needs the distribution of budgets and the steps the server expects: "
             "use a budget such as 4:13, or 10 with --expected-steps."
         )
+    if outcomes[-1] > MATCHED:
+        raise InputError(f"match-gel follows budgets of up to {MATCHED:,} steps, and this one has {outcomes[-1]:,}.")
     if client.finds_rate:
         raise InputError(
             f"match-gel compares steps of a known size, and {type(client).__name__} clients choose their own; use sgd."

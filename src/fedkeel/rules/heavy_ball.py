@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from ..errors import check, is_count, is_number
+from ..errors import check
+from ..ranges import COEFFICIENT, COUNT, POSITIVE, Range, keep
 from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class GHBM(Rule):
     nesterov_push: bool = False
 
     def __post_init__(self) -> None:
-        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
-        check(self.tau is None or is_count(self.tau), self, "tau", "an integer >= 1", self.tau)
+        keep(self, COEFFICIENT, "beta")
+        keep(self, COUNT, "tau")
         kinds = ("zero", "clamp", "truncate")
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
         push = self.nesterov_push
@@ -92,7 +93,7 @@ class LocalGHBM(Rule):
     scale: str = "participation"
 
     def __post_init__(self) -> None:
-        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        keep(self, COEFFICIENT, "beta")
         kinds = ("participation", "elapsed")
         check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
 
@@ -130,7 +131,7 @@ class FedHBM(Rule):
     first: str = "none"
 
     def __post_init__(self) -> None:
-        check(is_number(self.beta) and self.beta >= 0, self, "beta", ">= 0", self.beta)
+        keep(self, COEFFICIENT, "beta")
         kinds, firsts = ("participation", "elapsed"), ("none", "shared", "random")
         check(self.scale in kinds, self, "scale", " or ".join(kinds), self.scale)
         check(self.first in firsts, self, "first", f"one of {', '.join(firsts)}", self.first)
@@ -165,7 +166,7 @@ class FedCM(Rule):
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
-        check(is_number(self.alpha) and 0 < self.alpha <= 1, self, "alpha", "in (0, 1]", self.alpha)
+        keep(self, Range(POSITIVE.least, 1), "alpha")
 
     def send(self, server: Tensors, view: View) -> Tensors:
         return server if self.alpha < 1 else {}
@@ -198,10 +199,8 @@ class FedADC(Rule):
     a: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("beta_local", "beta_global"):
-            value = getattr(self, name)
-            check(is_number(value) and value >= 0, self, name, ">= 0", value)
-        check(is_number(self.a) and self.a > 0, self, "a", "> 0", self.a)
+        keep(self, COEFFICIENT, "beta_local", "beta_global")
+        keep(self, POSITIVE, "a")
 
     def send(self, server: Tensors, view: View) -> Tensors:
         return server if self.beta_local else {}

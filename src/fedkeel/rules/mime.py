@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, zeros_like
 
-from ..errors import check, is_number
+from ..errors import check
+from ..ranges import FADING, keep
 from ..rule import End, Me, Objective, Rule, Tensors, Up, View
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ServerMomentum(Rule):
     convention: str = "torch"
 
     def __post_init__(self) -> None:
-        check(is_number(self.beta) and 0 <= self.beta < 1, self, "beta", "in [0, 1)", self.beta)
+        keep(self, FADING, "beta")
         check(self.convention in ("torch", "paper"), self, "convention", "'torch' or 'paper'", self.convention)
 
     def init(self, x: Tensor, lr: float) -> Tensors:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..errors import check, is_number
+from ..ranges import COEFFICIENT, keep
 from ..rule import Me, Rule
 
 
@@ -26,7 +26,7 @@ class Proximal(Rule):
     keeps_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(is_number(self.mu) and self.mu >= 0, self, "mu", ">= 0", self.mu)
+        keep(self, COEFFICIENT, "mu")
 
     def gradient(self, g: Tensor, y: Tensor, me: Me) -> Tensor:
         return g.add_(y - me.x, alpha=self.mu) if self.mu else g

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..errors import InputError, check, is_number
+from ..errors import InputError, brief, check
 from ..messages import Facts, Plan
+from ..ranges import COEFFICIENT, RATE
 from ..rule import Rule, Tensors
 
 
@@ -41,8 +42,7 @@ class Schedule(Rule):
     def plan(self, plan: Plan, server: Tensors, facts: Facts) -> Plan:
         decay = self.decay if callable(self.decay) else DECAYS[self.decay]
         factor = decay(facts.round, facts.rounds)
-        if not is_number(factor) or factor < 0:
-            raise InputError(
-                f"The schedule's factor in round {facts.round} must be a number >= 0. Got {factor!r} instead."
-            )
-        return replace(plan, lr=plan.lr * factor)
+        if factor not in COEFFICIENT:
+            where = f"The schedule's factor in round {facts.round}"
+            raise InputError(f"{where} must be {COEFFICIENT}. Got {brief(factor)} instead.")
+        return replace(plan, lr=min(plan.lr * float(factor), RATE.most))

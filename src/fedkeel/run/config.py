@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,22 @@ import torch
 from .. import recipes
 from ..algorithm import Algorithm
 from ..engine.threads import MODES, Threads
-from ..errors import InputError, is_count
+from ..errors import InputError
+from ..ranges import SEED
 from ..round import Job
-from ..settings import NUMBER, POSITIVE, SWITCH, Kind, check_settings, from_file, integer, one_of, setting, settings
+from ..settings import (
+    NUMBER,
+    POSITIVE,
+    SWITCH,
+    Kind,
+    check_settings,
+    from_file,
+    integer,
+    number,
+    one_of,
+    setting,
+    settings,
+)
 from ..task import Task
 from ..version import __version__
 from ..world import World
@@ -20,19 +34,20 @@ from ..world import World
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def is_here(device: str) -> bool:
-    """Whether torch can put a tensor on this device."""
+def is_here(device: Any) -> bool:
+    """Whether this is a device of this machine, such as "cpu" or "cuda:1", that torch can train on."""
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|(cuda|mps|xpu)(:\d{1,3})?", device):
+        return False  # torch knows others, such as "meta", which holds no numbers
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, TypeError):  # the device is unknown, not compiled in, or missing
+    except (RuntimeError, AssertionError):  # not compiled in, or missing
         return False
     return True
 
 
 DTYPE = one_of(DTYPES, " or ".join(DTYPES))
-DEVICE = Kind(str, is_here, "one that torch finds here, such as 'cpu'")
+DEVICE = Kind(str, is_here, "'cpu', or 'cuda' or 'mps' where this machine and its torch have one")
 ENGINE = one_of(MODES, "'auto', 'serial', 'batched' or 'probe'")
-SEED = Kind(int, lambda value: is_count(value, 0) and value < 2**63, "an integer in [0, 2^63)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +100,10 @@ class RunConfig(SharedConfig):
     (5, 3)
     >>> RunConfig(rounds=0)
     Traceback (most recent call last):
-    fedkeel.errors.InputError: The 'rounds' parameter of train must be an integer >= 1. Got 0 instead.
+    fedkeel.errors.InputError: The 'rounds' parameter of train must be an integer in [1, 1e9]. Got 0 instead.
     """
 
-    seed: int = setting(0, SEED, "seed of every random draw, with --seeds the first one", "N")
+    seed: int = setting(0, number(SEED), "seed of every random draw, with --seeds the first one", "N")
 
     @classmethod
     def from_keywords(cls, given: dict[str, Any]) -> RunConfig:

@@ -6,12 +6,13 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +20,14 @@ from .. import legal, recipes
 from ..algorithm import Algorithm
 from ..engine.memory import Memories
 from ..engine.threads import Local, Threads, one_thread
-from ..errors import InputError, StabilityWarning, check, is_count
+from ..errors import ClientError, FedkeelError, InputError, StabilityWarning, check, reason
 from ..files import plain
 from ..flat import FlatModel
+from ..ranges import COUNT
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
-from ..world import Epochs, World
+from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, configuration, task_of, world_of
 from .folder import HISTORY, locked
@@ -33,6 +35,7 @@ from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
 from .signals import finishing_the_round
 
+NO_TEST = "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets)."
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
 
 
@@ -109,7 +112,9 @@ def train(
     ([0, 1, 2], 'done')
     """
     check_keywords(train, settings)
-    check(stop_after is None or is_count(stop_after), "train", "stop_after", "an integer >= 1", stop_after)
+    check(stop_after is None or stop_after in COUNT, "train", "stop_after", str(COUNT), stop_after)
+    _check_callbacks(callbacks)
+    _check_folder(checkpoint)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     local = Local(engine) if isinstance(engine, str) else engine
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
@@ -117,25 +122,52 @@ def train(
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
     check(isinstance(local, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": local.mode}
+    if isinstance(settings.get("device"), torch.device):
+        settings["device"] = str(settings["device"])
     chosen = RunConfig.from_keywords({**named, **settings})
     if chosen.compile:
         local = replace(local, compile=True)
-    tested = chosen.adjusted(task).tested_on(chosen.eval_samples)
-    job = prepare(tested, algorithm, world or World(), rounds, seed, chosen.batch_size)
-    check_diagnose(chosen.diagnose, job.algorithm)
-    data = identity_of(tested.data)
-    job = job.cast(chosen.torch_dtype, chosen.device)
-    model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
+    seed, tested = chosen.seed, chosen.adjusted(task).tested_on(chosen.eval_samples)
+    if tested.data.test is None:
+        warnings.warn(NO_TEST, StabilityWarning, stacklevel=2)
+    with naming("Before round 1"):
+        job = prepare(tested, algorithm, world or World(), chosen.rounds, seed, chosen.batch_size)
+        check_diagnose(chosen.diagnose, job.algorithm)
+        data = identity_of(tested.data)
+        job = job.cast(chosen.torch_dtype, chosen.device)
+        model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
     folder = None if checkpoint is None else Path(checkpoint)
     with one_thread():
-        workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
-        config = configuration(job, workers, chosen)
-        if started is not None:
-            started(config)
-        state = first_state(job, model.flat.clone(), model.buffers())
+        with naming("Before round 1"):
+            workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
+            config = configuration(job, workers, chosen)
+            if started is not None:
+                started(config)
+            state = first_state(job, model.flat.clone(), model.buffers())
         log = Log(folder, Identity(plain(config), data))
         with nullcontext() if folder is None else locked(folder):
             return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Errors of user code in a rule, a metric or a callback say where they occurred."""
+    try:
+        yield
+    except (FedkeelError, Warning, BrokenPipeError):  # the command has an answer of its own to a closed pipe
+        raise
+    except Exception as error:
+        raise ClientError(f"{where}: {reason(error)}") from error
+
+
+def _check_callbacks(callbacks: Sequence[Callback]) -> None:
+    good = isinstance(callbacks, list | tuple) and all(map(callable, callbacks))
+    check(good, "train", "callbacks", "a list of functions of a history row", callbacks)
+
+
+def _check_folder(checkpoint: Any) -> None:
+    good = checkpoint is None or (isinstance(checkpoint, str | os.PathLike) and not Path(checkpoint).is_file())
+    check(good, "train", "checkpoint", "the path of a directory, which need not exist", checkpoint)
 
 
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
@@ -151,8 +183,11 @@ def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: i
     world.size(len(task.data))
     task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
+    if isinstance(world.budget, Epochs):  # refuses more steps than a round may have
+        everybody = np.arange(len(task.data))
+        world.budget.steps(Ask(seed, 1, everybody, task.data.sizes(everybody), batch_size))
     resolved = algorithm.resolve(task, world)
-    steps = max(getattr(world.budget, "outcomes", [math.inf]))
+    steps = getattr(world.budget, "outcomes", [math.inf])[-1]
     for warning in legal.warnings_of(resolved, world.size(len(task.data)) / len(task.data), steps):
         warnings.warn(warning, StabilityWarning, stacklevel=3)  # points at the caller of train
     return Job(task, resolved, world, rounds, seed, batch_size)
@@ -173,27 +208,30 @@ def _play(
     began = time.perf_counter() - (history[-1]["wall_seconds"] if history else 0.0)
 
     def note(row: dict[str, Any], evaluate: bool) -> bool:
-        score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
+        with naming(f"The evaluation after round {state.round}"):
+            score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
         known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
-        answers = [callback(history[-1]) for callback in callbacks]  # a list, so that each callback sees every row
+        answers = _notify(callbacks, "__call__", history[-1], f"Round {state.round}", failed)
         return log.asked_to_stop() or any(answers)
 
+    failed: list[Exception] = []  # errors of callbacks: the run is saved before the first one is raised
     status, how = "done", "failed"
     stop = False
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
             log.open(history)
-            _notify(callbacks, "begin", config)
+            _notify(callbacks, "begin", config, "Before round 1", failed)
             if not history:
                 stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
             while state.round < job.rounds and status == "done":
-                if stop or interrupted or state.round == stop_after:
+                if stop or interrupted or failed or state.round == stop_after:
                     status = "stopped"
                     break
-                measured = _diagnosed(job, state, engine, config)
-                new, row = one_round(job, state, engine)
+                with naming(f"Round {state.round + 1}"):
+                    measured = _diagnosed(job, state, engine, config)
+                    new, row = one_round(job, state, engine)
                 row |= measured
                 if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless
@@ -204,19 +242,28 @@ def _play(
                 stop = note(row, last or state.round % config["eval_every"] == 0)
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
-            how = status
+            how = "failed" if failed else status
         finally:
             engine.close()
-            _notify(callbacks, "end", how)
+            _notify(callbacks, "end", how, "At the end", failed)
+    if failed:
+        raise failed[0]
     if interrupted and status == "stopped":
         raise KeyboardInterrupt
     return run
 
 
-def _notify(callbacks: Sequence[Callback], event: str, value: Any) -> None:
-    """Call `begin(config)` or `end(status)` of the callbacks that have it."""
+def _notify(callbacks: Sequence[Callback], event: str, value: Any, where: str, failed: list[Exception]) -> list[Any]:
+    """Call the callbacks with a row, or their `begin(config)` or `end(status)`; errors are added to `failed`."""
+    answers = []
     for callback in callbacks:
-        getattr(callback, event, lambda value: None)(value)
+        name = getattr(callback, "__name__", type(callback).__name__)
+        try:
+            with naming(f"{where}, the callback {name}"):
+                answers.append(getattr(callback, event, lambda value: None)(value))
+        except Exception as error:
+            failed.append(error)
+    return answers
 
 
 def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) -> dict[str, float | None]:
@@ -253,6 +300,8 @@ def resume(
     Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler. A
     task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
     """
+    check(stop_after is None or stop_after in COUNT, "resume", "stop_after", str(COUNT), stop_after)
+    _check_callbacks(callbacks)
     path = Path(folder)
     config = read_config(path)  # before a lock would make a directory
     with locked(path):
@@ -277,9 +326,10 @@ def _go_on(
     tested = task.tested_on(chosen.eval_samples)
     identity = Identity(config, identity_of(tested.data))
     algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
-    job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size)
-    job = job.cast(chosen.torch_dtype, chosen.device)
-    model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
+    with naming("Before the run goes on"):
+        job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size)
+        job = job.cast(chosen.torch_dtype, chosen.device)
+        model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
         local = Local(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
         own_loss = bool(job.algorithm.hooks["loss"])

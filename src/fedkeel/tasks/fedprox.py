@@ -7,11 +7,13 @@ import numpy as np
 from .. import draws
 from ..data import FederatedData
 from ..models.linear import softmax_regression
+from ..ranges import check_memory
 from ..task import Task, cross_entropy
 from ..world import Epochs
 from .naming import named
 
 CLASSES, FEATURES = 10, 60
+BYTES = 450_000  # of a user while the data are made, on average
 
 
 def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: bool = False, seed: int = 0) -> Task:
@@ -28,8 +30,10 @@ def synthetic_fedprox(alpha: float = 1, beta: float = 1, users: int = 30, iid: b
     >>> len(task.data), task.data.x.shape[1], task.spec
     (30, 60, 'synthetic-fedprox')
     """
+    name = named(synthetic_fedprox, locals())
+    check_memory(f"{users:,} users", users * BYTES, "use fewer users")
     return Task(
-        **named(synthetic_fedprox, locals()),
+        **name,
         model=partial(softmax_regression, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(alpha, beta, users, iid, seed),

@@ -5,7 +5,15 @@ from collections.abc import Callable
 from typing import Any, TypedDict, get_args
 
 from .. import grammar
-from ..errors import check, is_count, is_number
+from ..errors import check
+from ..ranges import CLIENTS, COEFFICIENT, COUNT, SEED, Range
+
+# By name, where COUNT is more than a computer can hold; the others only cut short what is read from files.
+LARGEST = {
+    "seed": SEED, "users": CLIENTS, "clients": CLIENTS, "length": Range(1, 10**4, whole=True),
+    "words": Range(1, 10**6, whole=True), "hidden": Range(1, 10**4, whole=True), "layers": Range(1, 100, whole=True),
+    "size": Range(1, 4096, whole=True),
+}  # fmt: skip
 
 
 class Name(TypedDict):
@@ -18,7 +26,7 @@ class Name(TypedDict):
 def named(make: Callable[..., Any], given: dict[str, Any]) -> Name:
     """Check the arguments of a function that makes a task; the spec holds those that differ from the defaults.
 
-    Integers are at least 1 (seeds 0), numbers at least 0; a Literal lists all values.
+    Integers are counts, with the bounds of LARGEST, numbers are at least 0; a Literal lists all values.
 
     >>> def cifar10_small(clients: int = 100, seed: int = 0): ...
     >>> named(cifar10_small, {"clients": 50, "seed": 0})
@@ -26,13 +34,13 @@ def named(make: Callable[..., Any], given: dict[str, Any]) -> Name:
     """
     task, changed = make.__name__.replace("_", "-"), {}
     for name, parameter in inspect.signature(make, eval_str=True).parameters.items():
-        value, kind, least = given[name], parameter.annotation, 0 if name == "seed" else 1
+        value, kind, count = given[name], parameter.annotation, LARGEST.get(name, COUNT)
         if kind is int:
-            check(is_count(value, least), task, name, f"an integer >= {least}", value)
+            check(value in count, task, name, str(count), value)
         elif kind == int | None:
-            check(value is None or is_count(value), task, name, "an integer >= 1 or none", value)
+            check(value is None or value in count, task, name, f"{count} or none", value)
         elif kind is float:
-            check(is_number(value) and value >= 0, task, name, "a number >= 0", value)
+            check(value in COEFFICIENT, task, name, str(COEFFICIENT), value)
         elif kind is bool:
             check(isinstance(value, bool), task, name, "true or false", value)
         elif known := get_args(kind):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from .. import draws
 from ..data import FederatedData, read, store
-from ..errors import InputError, check, is_count
+from ..errors import InputError, check
 from ..models import MODELS
+from ..ranges import check_memory
 from ..task import Task, cross_entropy
 from ..world import Epochs
 from .naming import Name, named
@@ -50,10 +51,11 @@ def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     90 % of each person's photographs are training data. size: pixels of a side. people: only the first ones, by number.
     Batch size and target of the first GEL paper; GroupNorm stands where LEAF has BatchNorm.
     """
-    check(is_count(size, 16), "celeba", "size", "an integer >= 16", size)
-    check(is_count(least, 2), "celeba", "least", "an integer >= 2", least)
+    name = named(celeba, locals())
+    check(size >= 16, "celeba", "size", "at least 16", size)
+    check(least >= 2, "celeba", "least", "at least 2", least)
     return Task(
-        **named(celeba, locals()),
+        **name,
         model=partial(_celeba_cnn, size),
         loss=cross_entropy,
         data=_faces(store.folder("celeba"), size, least, people),
@@ -77,7 +79,7 @@ def inaturalist(model: Net = "mobilenet_v2", size: int = 224, people: int | None
 
 
 def _photos(name: Name, table: str, classes: int, batch: int, model: Net, size: int, people: int | None) -> Task:
-    check(is_count(size, 8), name["name"], "size", "an integer >= 8", size)
+    check(size >= 8, name["name"], "size", "at least 8", size)
     return Task(
         model=partial(_on_pixels, model, classes),
         loss=cross_entropy,
@@ -113,6 +115,7 @@ def _look_up(
     for row in rows:
         if row["image_id"] not in files:
             raise InputError(f"{folder / 'images'} has no picture '{row['image_id']}', which the tables name.")
+    check_memory(f"{len(rows):,} pictures of {size} x {size}", 3 * size**2 * len(rows), "use a smaller size")
     x = read.pictures((files[row["image_id"]] for row in rows), size)
     return x, np.array([int(row["class"]) for row in rows])
 
@@ -132,6 +135,7 @@ def _faces(folder: Path, size: int, least: int, people: int | None) -> Federated
         rows = np.flatnonzero(people_of == person)
         held = max(1, len(rows) - int(0.9 * len(rows)))
         test[draws.generator(0, "faces", client=person).permutation(rows)[:held]] = True
+    check_memory(f"{len(files):,} pictures of {size} x {size}", 3 * size**2 * len(files), "use a smaller size")
     x = read.pictures((folder / "img_align_celeba" / file for file in files), size)
     y = np.array([smiling[file] for file in files])
     return FederatedData.from_arrays(x[~test], y[~test], people_of[~test], (x[test], y[test]))

@@ -6,12 +6,15 @@ import numpy as np
 from torch import nn
 
 from ..data import FederatedData
+from ..errors import check
+from ..ranges import check_memory
 from ..task import Task, cross_entropy
 from ..world import UniformSteps
 from .naming import named
 
 CLASSES, FEATURES = 5, 60
 LEAF_SEED = 931231
+BYTES = 100_000  # of a user while the data are made, on average
 
 
 def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
@@ -23,8 +26,11 @@ def synthetic(users: int = 1000, seed: int = LEAF_SEED) -> Task:
     >>> len(synthetic().data.x)
     96374
     """
+    name = named(synthetic, locals())
+    check(seed < 2**32, "synthetic", "seed", "below 2^32, as LEAF's generator takes no more", seed)
+    check_memory(f"{users:,} users", users * BYTES, "use fewer users")
     return Task(
-        **named(synthetic, locals()),
+        **name,
         model=partial(nn.Linear, FEATURES, CLASSES),
         loss=cross_entropy,
         data=_data(users, seed),

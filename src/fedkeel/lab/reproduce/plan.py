@@ -36,6 +36,7 @@ from typing import Any
 
 from ... import grammar, tasks
 from ...errors import InputError, check, is_number, unknown
+from ...ranges import REPEATS
 from ...run.config import SharedConfig
 from ...settings import check_settings
 from ...world import World
@@ -212,6 +213,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
             for arm, value in given["arms"].items()}  # fmt: skip
     claims = list(chain.from_iterable(_claims(text, arms, controls) for text in given.get("claims", ())))
     first, count = given["seeds"]
+    check(count in REPEATS, f"panel {given['name']}", "seeds", f"[first, {REPEATS}]", given["seeds"])
     made = {"arms": arms, "claims": claims, "seeds": list(range(first, first + count))}
     return Panel(**{**given, **made, "tuned_on": given.get("tuned_on") or None})
 

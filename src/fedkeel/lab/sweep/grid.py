@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class Grid:
     @property
     def keys(self) -> list[str]:
         return [*self.values, *self.ranges]
+
+    @property
+    def size(self) -> int:
+        """How many cells it has."""
+        return math.prod(len(values) for values in self.values.values())
 
     def cells(self) -> Iterator[Cell]:
         """Every combination of values."""

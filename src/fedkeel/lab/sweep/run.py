@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import recipes
-from ...errors import FedkeelError, InputError, MissingExtra, check, is_count
+from ...errors import FedkeelError, InputError, MissingExtra, check
 from ...files import write_json
+from ...ranges import REPEATS, Range
 from ...run.folder import locked
 from ...run.history import Row
 from ...run.signals import TERMINAL, handling
@@ -33,12 +34,14 @@ PATIENCE = 60.0  # seconds a child has for the round it is in when all is stoppe
 def configuration(study: Study, grid: Grid, metric: str | None, trials: int | None, batch: int) -> Config:
     """What `config.json` of a sweep says; refuses what cannot work before anything is written."""
     check(metric is None or metric in METRICS, "sweep", "metric", ", ".join(METRICS), metric)
-    check(trials is None or is_count(trials, 2), "sweep", "optuna", "an integer >= 2", trials)
+    most = Range(2, REPEATS.most, whole=True)
+    check(trials is None or trials in most, "sweep", "optuna", str(most), trials)
     if trials is None:
         if grid.ranges:
             raise InputError(f"A range ({grid.texts()[-1]}) is searched: add --optuna N, or list its values.")
-        if len(list(grid.cells())) < 2:
-            raise InputError("A sweep needs at least two cells: --grid lr=0.01,0.1.")
+        if grid.size not in most:
+            cells = f"at least two cells, such as --grid lr=0.01,0.1, and at most {most.most:,}"
+            raise InputError(f"A sweep needs {cells}. Got {grid.size:,}.")
         algorithms = [canonical(grid, cell) for cell in grid.cells()]
     else:
         _optuna()
