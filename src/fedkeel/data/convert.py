@@ -1,8 +1,10 @@
 """Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
 
 import csv
+import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError, unknown
+from ..files import reading
 from .read.files import optional
+from .read.tables import LONGEST
 
 Array = NDArray[Any]
+NAME = 256  # characters of a client's or a class's name
 
 
 def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -98,20 +103,17 @@ def _pack(values: list[Any], column: str) -> Array:
 
 def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     """The columns of a CSV file with a header line, as text."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            header = next(lines, [])
-            rows = []
-            for row in lines:
-                if row and len(row) != len(header):
-                    line = f"{os.fspath(path)}, line {lines.line_num}"
-                    raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
-                if row:
-                    rows.append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{os.fspath(path)} cannot be read: {reason}.") from error
+    csv.field_size_limit(LONGEST)
+    with reading(Path(path), "CSV"), open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        header = next(lines, [])
+        rows = []
+        for row in lines:
+            if row and len(row) != len(header):
+                line = f"{os.fspath(path)}, line {lines.line_num}"
+                raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
+            if row:
+                rows.append(row)
     if len(set(header)) < len(header) or not rows:
         what = "has two columns of one name" if rows else "has no rows"
         raise InputError(f"{os.fspath(path)} {what}.")
@@ -128,24 +130,42 @@ def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) ->
         raise InputError(f"{os.fspath(path)} has no feature column beside the client and the target.")
     for name, values in columns.items():
         for row, value in enumerate(values):
-            if _number(value) is None:
+            number = _number(value)
+            if number is None or not math.isfinite(number):
                 place = f"{os.fspath(path)}, row {row + 1}"
-                raise InputError(f"{place}: column '{name}' has '{value}', which is not a number.")
+                kind = "not a number" if number is None else "not a finite number; fill it in or leave the row out"
+                raise InputError(f"{place}: column {name!r:.100} has {value!r:.100}, which is {kind}.")
     return np.array([[float(v) for v in values] for values in columns.values()]).T
 
 
 def plain(values: Sequence[Any]) -> Array:
     """Texts as integers if all are integers, else as floats if all are numbers, else unchanged.
 
+    Integers of more than 18 digits stay texts: as floats, two names could become one.
+
     >>> plain(["7", "10"]).tolist(), plain(["7", "0.5"]).tolist(), plain(["7", "b"]).tolist()
     ([7, 10], [7.0, 0.5], ['7', 'b'])
     """
-    if all(isinstance(v, str) for v in values):
-        numbers = [_number(v) for v in values]
-        if None not in numbers:
-            whole = all(v.lstrip("+-").isdigit() for v in values)
-            return np.array([int(v) for v in values] if whole else numbers)
+    if not all(isinstance(v, str) for v in values):
+        return _array(values)
+    numbers = [_number(v) for v in values]
+    whole = all(v.lstrip("+-").isdigit() for v in values)
+    longest = max(map(len, values), default=0)
+    if None not in numbers and not (whole and longest > 18):
+        return np.array([int(v) for v in values] if whole else numbers)
+    if longest > NAME:
+        raise InputError(f"A name of a client or a class has {longest:,} characters; {NAME} are allowed.")
     return np.asarray(values)
+
+
+def _array(values: Sequence[Any]) -> Array:
+    """Values of one kind and shape that can be sorted."""
+    try:
+        array = np.asarray(values)
+        np.unique(array)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"A column of clients or targets must be all numbers or all texts: {error}.") from error
+    return array
 
 
 def targets(values: Array, names: Array, what: str) -> Array:
