@@ -73,7 +73,9 @@ def value(content: bytes, draw: random.Random) -> bytes:
     at = draw.randrange(len(rows)) if many else 0
     try:
         whole = json.loads(rows[at] if many else text)
-    except ValueError:
+    except (ValueError, RecursionError):
+        return insert(content, draw)
+    if not isinstance(whole, dict | list):
         return insert(content, draw)
     if draw.random() < 0.05:
         deep = "[" * 100_000
