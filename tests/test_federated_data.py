@@ -243,6 +243,8 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         ("", "has no rows"),
         ("c,x,x,y\na,1,1,0\n", "two columns of one name"),
         ("client,x,y\na,1,0\n", "Unknown column 'c'"),
+        (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
+        ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),
         ("c,x,y\na,nan,0\n", "row 1: column 'x' has 'nan', which is not a finite number; fill it in"),
         ("c,x,y\na,1e400,0\n", "row 1: column 'x' has '1e400', which is not a finite number"),

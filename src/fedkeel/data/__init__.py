@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import InputError, unknown
+from ..errors import InputError
 from . import convert
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
@@ -147,7 +147,7 @@ class FederatedData:
         columns = convert.read_csv(path)
         for name in (client_column, target_column):
             if name not in columns:
-                raise unknown("column", name, columns)
+                raise convert.no_column(name, columns)
         if client_column == target_column:
             raise InputError(f"The client column and the target column are both '{client_column}'.")
         clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))

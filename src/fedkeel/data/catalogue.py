@@ -106,7 +106,7 @@ SETS: tuple[DataSet, ...] = (
             _from("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/", AGNEWS)),
     DataSet("newsgroups", "20 Newsgroups, 18,846 posts of 8,475 authors", "none stated by the collectors",
             "http://qwone.com/~jason/20Newsgroups/",
-            ({"20news.jsonl": partial(read.lines, texts=("split", "group", "author", "text"))},),
+            ({"20news.jsonl": partial(read.lines, keys=("author",), texts=("split", "group", "text"))},),
             how="write the posts of 20news-bydate.tar.gz (http://qwone.com/~jason/20Newsgroups/) to 20news.jsonl, "
             'a line with "split", "group", "author" and "text" for each'),
     DataSet("sent140", "Sent140, 1.6 million tweets by user",

@@ -3,7 +3,8 @@
 import csv
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,13 @@ def hub_dataset(dataset: Any, split: str) -> Any:
 def hub_column(dataset: Any, column: str) -> list[Any]:
     """All values of a column."""
     if column not in dataset.column_names:
-        raise unknown("column", column, dataset.column_names)
+        raise no_column(column, dataset.column_names)
     return list(dataset[column])
+
+
+def no_column(name: str, columns: Iterable[str]) -> InputError:
+    """The error for a column that is not there; names out of a file may be long and many."""
+    return unknown("column", name, [" ".join(column.split())[:60] for column in islice(columns, 30)])
 
 
 def hub_inputs(dataset: Any, columns: str | Sequence[str]) -> Array:

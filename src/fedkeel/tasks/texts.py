@@ -127,10 +127,13 @@ def _label(file: Path, text: str, classes: int) -> int:
 def _newsgroups(
     folder: Path, how: str, clients: int, alpha: float, least: int, length: int, seed: int
 ) -> FederatedData:
-    posts = read.lines(folder / "20news.jsonl", texts=("split", "group", "author", "text"))
+    file = folder / "20news.jsonl"
+    posts = read.lines(file, ("author",), texts=("split", "group", "text"))
     groups = sorted({post["group"] for post in posts})
     if len(groups) > 20:
-        raise InputError(f"{folder / '20news.jsonl'} has posts to {len(groups)} groups; 20 Newsgroups has 20.")
+        raise InputError(f"{file} has posts to {len(groups)} groups; 20 Newsgroups has 20.")
+    if not all(isinstance(post["author"], str | int) for post in posts):
+        raise InputError(f"{file} has an author that is neither a text nor a whole number.")
     frequent = Counter(post["author"] for post in posts)
     train = [p for p in posts if p["split"] == "train" and (how != "author" or frequent[p["author"]] >= least)]
     test = [p for p in posts if p["split"] == "test"]
