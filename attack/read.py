@@ -139,6 +139,8 @@ def read_one(kind: str, place: Path, before: int) -> str:
     except InputError as error:
         text = str(error)
         outcome = "refused" if "\n" not in text and len(text) < 2000 else f"not one short line: {text[:300]}"
+        if not kind.startswith("task") and str(place) not in text:
+            outcome = f"no file is named: {text[:300]}"
     except BaseException:
         outcome = traceback.format_exc()[-700:]
     grown = memory() - before

@@ -140,11 +140,12 @@ def test_hdf5_texts_are_counted_while_they_are_read(tmp_path, monkeypatch):
     refused("its texts need", read.hdf5, file, ("a",))
 
 
-def test_parquet_rows_that_unpack_without_end_are_refused(tmp_path):
+def test_parquet_rows_that_unpack_without_end_are_refused(tmp_path, monkeypatch):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    pq.write_table(pa.table({"a": pa.nulls(40_000_000, pa.int8())}), tmp_path / "rows.parquet")
-    refused("its rows need 320,000,000 bytes", read.parquet, tmp_path / "rows.parquet", ("a",))
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000), ["x" * 100_000])
+    monkeypatch.setattr("fedkeel.data.read.files.FREE", 1_000_000)
+    pq.write_table(pa.table({"a": pa.nulls(1_000_000, pa.int8())}), tmp_path / "rows.parquet")
+    refused("its rows need 8,000,000 bytes", read.parquet, tmp_path / "rows.parquet", ("a",))
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 2000), ["x" * 10_000])
     pq.write_table(pa.table({"a": text}), tmp_path / "texts.parquet", store_schema=False)
     refused("its columns need", read.parquet, tmp_path / "texts.parquet", ("a",))
 

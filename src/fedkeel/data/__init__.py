@@ -145,23 +145,17 @@ class FederatedData:
         (['A', 'B'], [0, 0, 1], [63.0, 145.0])
         """
         columns = convert.read_csv(path)
-        for name in (client_column, target_column):
-            if name not in columns:
-                raise convert.no_column(name, columns)
-        if client_column == target_column:
-            raise InputError(f"The client column and the target column are both '{client_column}'.")
-        clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
-        names, held_out = np.unique(raw), None
-        if test is not None:
-            other = convert.read_csv(test)
-            for name in (target_column, *columns):
-                if name not in other:
-                    raise InputError(f"{os.fspath(test)} has no column '{name}'.")
-            found = convert.targets(convert.plain(other[target_column]), names, "test")
-            held_out = (convert.csv_features({name: other[name] for name in columns}, test), found)
-        return cls.from_arrays(
-            convert.csv_features(columns, path), convert.targets(raw, names, "training"), clients, held_out
-        )
+        with convert.naming(path):
+            for name in (client_column, target_column):
+                if name not in columns:
+                    raise convert.no_column(name, columns)
+            if client_column == target_column:
+                raise InputError(f"The client column and the target column are both '{client_column}'.")
+            clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
+            x, names = convert.csv_features(columns, path), np.unique(raw)
+        held_out = None if test is None else convert.csv_test(test, columns, target_column, names)
+        with convert.naming(path):
+            return cls.from_arrays(x, convert.targets(raw, names, "training"), clients, held_out)
 
     def __len__(self) -> int:
         """The number of clients."""

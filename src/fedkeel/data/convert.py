@@ -3,7 +3,8 @@
 import csv
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,28 @@ def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
 
 
+def csv_test(path: str | os.PathLike[str], features: Iterable[str], target: str, names: Array) -> tuple[Array, Array]:
+    """Inputs and targets of a test file, in the order of the training columns; `names`: the training classes."""
+    columns = read_csv(path)
+    with naming(path):
+        for name in (target, *features):
+            if name not in columns:
+                raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
+        found = targets(plain(columns[target]), names, "test")
+        return csv_features({name: columns[name] for name in features}, path), found
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put the file's name before an InputError that does not have one."""
+    try:
+        yield
+    except InputError as error:
+        if os.fspath(path) in str(error):
+            raise
+        raise InputError(f"{os.fspath(path)}: {error}") from error
+
+
 def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) -> Array:
     """All these columns as numbers, `[rows, columns]`.
 
@@ -187,7 +210,7 @@ def targets(values: Array, names: Array, what: str) -> Array:
         return values
     place = np.searchsorted(names, values).clip(max=len(names) - 1)
     if (strange := values[names[place] != values]).size:
-        raise InputError(f"The {what} target '{strange[0]}' does not occur in the training data.")
+        raise InputError(f"The {what} target {str(strange[0])!r:.100} does not occur in the training data.")
     return place
 
 

@@ -124,7 +124,11 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
             shutil.copytree(file, ready / target)
         else:
             shutil.copyfile(file, ready / target)
-        read(ready / target)
+        try:
+            read(ready / target)
+        except InputError as error:  # name the user's file, not the copy
+            shown = target if move else str(file)
+            raise InputError(str(error).replace(str(ready / target), shown)) from error
     home = root() / one.name
     if home.exists():
         os.replace(home, shop / "old")

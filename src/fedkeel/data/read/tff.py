@@ -58,8 +58,11 @@ class CheckedHeaps(io.FileIO):
         self.file, self.checked = file, set[int]()
 
     def readinto(self, buffer: Any) -> int:
-        begin = self.tell()
-        count = super().readinto(buffer) or 0
+        begin, view, count = self.tell(), memoryview(buffer), 0
+        while count < len(view) and (
+            more := super().readinto(view[count:])
+        ):  # the system reads at most 2 GiB at a time
+            count += more
         for found in re.finditer(b"GCOL\\x01\\x00\\x00\\x00", buffer):
             if (place := begin + found.start()) not in self.checked:
                 self.checked.add(place)
@@ -80,9 +83,9 @@ class CheckedHeaps(io.FileIO):
 def _member(h5py: Any, file: Path, group: Any, name: str, kind: Any) -> Any:
     """A member of a group that is really in this file, and of this kind."""
     shown = f"{group.name}/{name}".replace("//", "/")
-    if name not in group:
+    if (link := group.get(name, getlink=True)) is None:
         raise damaged(file, f"it has no {shown!r}")
-    found = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
+    found = group[name] if isinstance(link, h5py.HardLink) else None
     if not isinstance(found, kind) or (kind is h5py.Dataset and (found.is_virtual or found.external)):
         raise damaged(file, f"{shown!r} is not a {kind.__name__.lower()} of this file")
     return found
