@@ -140,6 +140,18 @@ def test_hdf5_texts_are_counted_while_they_are_read(tmp_path, monkeypatch):
     refused("its texts need", read.hdf5, file, ("a",))
 
 
+def test_a_block_of_zeros_in_hdf5_texts_is_refused_before_the_library_waits_forever(tmp_path):
+    def texts(h5py, group):
+        group.create_dataset("a", data=["to be", "or"], dtype=h5py.string_dtype())
+
+    file = hdf5(tmp_path / "a.h5", texts)
+    content = bytearray(file.read_bytes())
+    heap = content.index(b"GCOL")
+    content[heap + 16 : heap + 512] = bytes(496)
+    file.write_bytes(content)
+    refused("its heap of texts at byte", read.hdf5, file, ("a",))
+
+
 def test_parquet_rows_that_unpack_without_end_are_refused(tmp_path, monkeypatch):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr("fedkeel.data.read.files.FREE", 1_000_000)

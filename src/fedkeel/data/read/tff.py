@@ -59,11 +59,9 @@ class CheckedHeaps(io.FileIO):
 
     def readinto(self, buffer: Any) -> int:
         begin, view, count = self.tell(), memoryview(buffer), 0
-        while count < len(view) and (
-            more := super().readinto(view[count:])
-        ):  # the system reads at most 2 GiB at a time
+        while count < len(view) and (more := super().readinto(view[count:])):  # at most 2 GiB at a time
             count += more
-        for found in re.finditer(b"GCOL\\x01\\x00\\x00\\x00", buffer):
+        for found in re.finditer(rb"GCOL\x01\0\0\0", view):
             if (place := begin + found.start()) not in self.checked:
                 self.checked.add(place)
                 self._check(place)
