@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ def memory() -> int:
 def child(kind: str, folder: Path, seed: int, cases: range, end: float, out: int) -> None:
     """Read case after case, and report each when it begins and ends; a process ends after a case that failed."""
     resource.setrlimit(resource.RLIMIT_AS, (fuzz.MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    warnings.simplefilter("error")  # users would see them
     before = memory()
     for case in cases:
         if time.monotonic() >= end:

@@ -46,7 +46,7 @@ def _data(folder: Path) -> FederatedData:
 
 def _leaf(folder: Path, part: str) -> tuple[Pair, list[str]]:
     x, y, writers = read.leaf(folder / part)
-    with reading(folder / part, "FEMNIST pictures"):
+    with reading(folder / part, "FEMNIST pictures"), np.errstate(over="ignore"):  # FederatedData refuses infinity
         pixels = np.array(x, np.float32)
     return (_pictures(folder / part, pixels), labels(folder / part, y, CLASSES)), writers
 
@@ -54,7 +54,7 @@ def _leaf(folder: Path, part: str) -> tuple[Pair, list[str]]:
 def _hdf5(folder: Path, part: str) -> tuple[Pair, list[str]]:
     file = folder / f"fed_emnist_{part}.h5"
     clients = list(read.hdf5(file, ("pixels", "label")))
-    with reading(file, "FEMNIST pictures"):
+    with reading(file, "FEMNIST pictures"), np.errstate(over="ignore"):
         x = np.concatenate([fields["pixels"] for _, fields in clients]).astype(np.float32)
         y = labels(file, np.concatenate([fields["label"] for _, fields in clients]), CLASSES).astype(np.int64)
     writers: list[str] = []

@@ -116,7 +116,7 @@ def _look_up(
         raise InputError(f"The tables in {folder} name no pictures.")
     for row in rows:
         if row["image_id"] not in files:
-            raise InputError(f"{folder / 'images'} has no picture '{row['image_id']}', which the tables name.")
+            raise InputError(f"{folder / 'images'} has no picture {row['image_id']!r:.100}, which the tables name.")
     with reading(folder, "tables of pictures and classes"):
         y = labels(folder, [read.whole_number(row["class"]) for row in rows], classes)
     return read.pictures((files[row["image_id"]] for row in rows), size), y
