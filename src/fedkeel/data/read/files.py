@@ -38,8 +38,9 @@ def most(file: Path) -> int:
 def check_size(file: Path, size: int, what: str) -> None:
     """Refuse contents that are out of all proportion to their file."""
     if size > (allowed := most(file)):
+        shown = f"{size:,}" if size < 10**18 else "more than 10**18"
         raise damaged(
-            file, f"{what} {size:,} bytes in memory; {allowed:,} are allowed ({TIMES} times the file, or {FREE:,})"
+            file, f"{what} {shown} bytes in memory; {allowed:,} are allowed ({TIMES} times the file, or {FREE:,})"
         )
 
 
