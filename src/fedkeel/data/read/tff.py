@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 import re
 import sqlite3
 import struct
@@ -68,9 +67,10 @@ class CheckedHeaps(io.FileIO):
         return count
 
     def _check(self, place: int) -> None:
-        size = int.from_bytes(os.pread(self.fileno(), 8, place + 8), "little")
-        heap = os.pread(self.fileno(), min(size, os.fstat(self.fileno()).st_size), place)
-        at = 16
+        self.seek(place + 8)
+        size = int.from_bytes(self.read(8), "little")
+        self.seek(place)
+        heap, at = self.read(min(size, self.file.stat().st_size)), 16
         while at + 16 <= len(heap):
             number, length = struct.unpack_from("<H6xQ", heap, at)
             if number == length == 0:
