@@ -216,7 +216,7 @@ def fuzz_format(kind: str, seconds: float, folder: Path, seed: int, cases: int |
         source, out = os.pipe()
         process = os.fork()
         if process == 0:
-            be_a_child(lambda first=first, out=out: child(kind, folder, seed, range(first, most), end, out))  # type: ignore[misc]
+            be_a_child(partial(child, kind, folder, seed, range(first, most), end, out))
         os.close(out)
         last = watch(counts, process, source)
         os.close(source)
