@@ -160,10 +160,10 @@ def parquet_promise(file: Path, draw: random.Random) -> None:
         pa.array([10**30] * 5, pa.decimal128(38)), pa.array([[[1]]] * 5), pa.array([2**64 - 1] * 5, pa.uint64()),
     ]  # fmt: skip
     table = pa.table({"label": draw.choice(columns), "text": draw.choice(columns)})
-    if draw.random() < 0.3:
+    if draw.random() < 0.1:
         long = pa.DictionaryArray.from_arrays(pa.array([0] * draw.choice([10, 20_000])), ["x" * 100_000])
         table = pa.table({"label": long, "text": long})
-    if draw.random() < 0.2:
+    if draw.random() < 0.05:
         zeros = pa.nulls(draw.choice([1000, 40_000_000]), pa.int8())
         table = pa.table({"label": zeros, "text": zeros})
     pyarrow.parquet.write_table(table, file, store_schema=draw.random() < 0.5)
