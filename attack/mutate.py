@@ -75,6 +75,8 @@ def value(content: bytes, draw: random.Random) -> bytes:
         whole = json.loads(rows[at] if many else text)
     except (ValueError, RecursionError):  # changed before
         return insert(content, draw)
+    if not isinstance(whole, dict | list):
+        return insert(content, draw)
     if draw.random() < 0.05:
         deep = "[" * 100_000
         return deep.encode()

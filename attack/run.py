@@ -54,6 +54,11 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         for kind in KINDS:
             seconds = given.seconds / (len(KINDS) + 1)  # the readers of data sets have as much
             note("fuzz", fuzz(kind, seconds, root / "fuzz" / kind, given.seed, given.cases))
+    if "read" in given.only:
+        from read import fuzz_readers
+
+        for counts in fuzz_readers(given.seconds / 4, root / "read", given.seed, given.cases):
+            note("read", counts)
     return rows
 
 

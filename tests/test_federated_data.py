@@ -243,8 +243,14 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         ("", "has no rows"),
         ("c,x,x,y\na,1,1,0\n", "two columns of one name"),
         ("client,x,y\na,1,0\n", "Unknown column 'c'"),
+        (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
+        ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),
-        ("c,x,y\na,nan,0\n", "x has non-finite values, the first in sample 0"),
+        ("c,x,y\na,nan,0\n", "row 1: column 'x' has 'nan', which is not a finite number; fill it in"),
+        ("c,x,y\na,1e400,0\n", "row 1: column 'x' has '1e400', which is not a finite number"),
+        ("c,x,y\na,1,nan\n", "y has non-finite values"),
+        ("c,x,y\n1,1,0\nnan,1,0\n", "A client id is NaN or infinite"),
+        (f"c,x,y\n{'a' * 300},1,0\n", "has 300 characters; 256 are allowed"),
         ('c,x,y\na,"1,0\n', "cannot be read"),
     ],
 )
@@ -254,9 +260,25 @@ def test_a_csv_file_that_does_not_fit_is_refused(write, text, message):
 
 
 def test_a_missing_or_unreadable_csv_file_is_refused(tmp_path):
-    assert "cannot be read: No such file" in message_of(lambda: FederatedData.from_csv(tmp_path / "no.csv", "c", "y"))
+    assert "no.csv is not there" in message_of(lambda: FederatedData.from_csv(tmp_path / "no.csv", "c", "y"))
     (tmp_path / "binary.csv").write_bytes(b"c,x,y\n\xff\xfe,1,0\n")
     assert "cannot be read" in message_of(lambda: FederatedData.from_csv(tmp_path / "binary.csv", "c", "y"))
+
+
+def test_long_numbers_are_names_since_floats_would_merge_them(write):
+    ids = [f"{10**20 + i}" for i in range(2)]
+    data = FederatedData.from_csv(write(f"c,x,y\n{ids[0]},1,0\n{ids[1]},2,1\n"), "c", "y")
+    assert data.client_ids.tolist() == ids
+
+
+def test_one_column_cannot_be_client_and_target(write):
+    path = write("c,x\na,1\n")
+    assert "are both 'c'" in message_of(lambda: FederatedData.from_csv(path, "c", "c"))
+
+
+def test_arrays_in_the_byte_order_of_other_machines_are_taken():
+    data = FederatedData.from_arrays(np.array([[1.5], [2]], ">f4"), np.array([0, 1], ">i2"), clients=[0, 0])
+    assert data.x.flatten().tolist() == [1.5, 2.0] and data.y.tolist() == [0, 1]
 
 
 def test_a_csv_test_file_without_a_column_is_refused(write):

@@ -34,7 +34,7 @@ def test_json_lines_say_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("a.xml", PLAY[:-20], "damaged"),
+        ("a.xml", PLAY[:-20], "cannot be read as a play in XML"),
         ("a.xml", "<BOOK><TITLE>x</TITLE></BOOK>", "not a <PLAY>"),
         ("a.jsonl", '{"play": "P", "role": "R", "speeches": "a"}', "not a list of texts"),
         ("a.jsonl", '{"play": "P"}', "no 'role'"),

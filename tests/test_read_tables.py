@@ -43,7 +43,7 @@ def test_json_lines_must_be_objects_with_the_keys(tmp_path):
     file.write_text('{"a": 1}\n\n{"a": 2, "b": 3}\n')
     assert [line["a"] for line in read.lines(file, ("a",))] == [1, 2]
     refused(lambda f: read.lines(f, ("a", "b")), file, "line 1 has no 'b'")
-    for content, why in (('{"a": 1}\n{"a": ', "JSON in line 2"), ("[1]\n", "line 1 has no 'a'")):
+    for content, why in (('{"a": 1}\n{"a": ', "JSON in line 2"), ("[1]\n", "line 1 is not a JSON object")):
         file.write_text(content)
         refused(lambda f: read.lines(f, ("a",)), file, why)
 
@@ -117,7 +117,7 @@ def test_leaf_files_of_a_folder_are_joined(tmp_path):
     [
         ('{"users": ["a"', "LEAF JSON"),
         ("[]", "no 'users'"),
-        (leaf_text(users=["z"]), "user 'z' is listed but has no data"),
+        (leaf_text(users=["z"], num_samples=[1]), "user 'z' is listed but has no data"),
         (leaf_text(num_samples=[1, 5]), "user 'a' has 2 inputs and 2 targets, 5 are announced"),
         (leaf_text(user_data={"a": {"x": []}, "b": {"x": [], "y": []}}), "announced|'y'"),
     ],

@@ -7,11 +7,13 @@ that a flipped bit is noticed; a checksum detects damage, it does not protect fr
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import lzma
 import os
 import re
+import struct
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
@@ -32,7 +34,8 @@ UNKNOWN = "0" * 64  # stands where the checksum will be, while it is computed
 
 DAMAGE = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError,
-    NotImplementedError, zlib.error, lzma.LZMAError, safetensors.SafetensorError,
+    NotImplementedError, ZeroDivisionError, SyntaxError, struct.error, csv.Error, zlib.error, lzma.LZMAError,
+    safetensors.SafetensorError,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import FedkeelError, InputError, one_line, reason, unknown
+from ..errors import FedkeelError, InputError, one_line, reason
 from . import convert
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
@@ -64,7 +64,7 @@ class FederatedData:
         if lists and held:
             order = _indices(held, len(x))
             return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test)
-        ids = np.asarray(held)
+        ids = _ids(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
                 f"x, y and clients must have one entry per sample. Got {len(x)}, {len(y)} and {ids.shape} entries."
@@ -75,6 +75,8 @@ class FederatedData:
             raise InputError(
                 f"Client ids must be all numbers or all texts, so that they can be sorted: {error}."
             ) from error
+        if ids.dtype.kind == "f" and not np.isfinite(ids).all():
+            raise InputError("A client id is NaN or infinite; give every sample the id of its client.")
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
         return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
 
@@ -144,21 +146,17 @@ class FederatedData:
         (['A', 'B'], [0, 0, 1], [63.0, 145.0])
         """
         columns = convert.read_csv(path)
-        for name in (client_column, target_column):
-            if name not in columns:
-                raise unknown("column", name, columns)
-        clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
-        names, held_out = np.unique(raw), None
-        if test is not None:
-            other = convert.read_csv(test)
-            for name in (target_column, *columns):
-                if name not in other:
-                    raise InputError(f"{os.fspath(test)} has no column '{name}'.")
-            found = convert.targets(convert.plain(other[target_column]), names, "test")
-            held_out = (convert.csv_features({name: other[name] for name in columns}, test), found)
-        return cls.from_arrays(
-            convert.csv_features(columns, path), convert.targets(raw, names, "training"), clients, held_out
-        )
+        with convert.naming(path):
+            for name in (client_column, target_column):
+                if name not in columns:
+                    raise convert.no_column(name, columns)
+            if client_column == target_column:
+                raise InputError(f"The client column and the target column are both '{client_column}'.")
+            clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
+            x, names = convert.csv_features(columns, path), np.unique(raw)
+        held_out = None if test is None else convert.csv_test(test, columns, target_column, names)
+        with convert.naming(path):
+            return cls.from_arrays(x, convert.targets(raw, names, "training"), clients, held_out)
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -253,7 +251,11 @@ def _tensor(values: Any, name: str) -> Tensor:
             raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        try:
+            tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
+        except TypeError as error:
+            raise InputError(f"{name} must be of a type that torch has too. Got {array.dtype}.") from error
     if tensor.ndim == 0:
         raise InputError(f"{name} must have one entry per sample. Got a single number.")
     return tensor
@@ -264,3 +266,13 @@ def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
     if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
         raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
     return torch.from_numpy(order.astype(np.int64))
+
+
+def _ids(held: Any) -> NDArray[Any]:
+    """Client ids as an array; its texts all take the room of the longest."""
+    if isinstance(held, list | tuple) and any(isinstance(one, str) and len(one) > convert.NAME for one in held):
+        raise InputError(f"A client id has more than {convert.NAME} characters.")
+    try:
+        return np.asarray(held)
+    except ValueError as error:
+        raise InputError(f"Client ids must be one number or text for each sample: {error}.") from error

@@ -3,11 +3,12 @@
 Addresses and licences are those of 2026-11; a set without an address has no direct download.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from ..files import damaged
 from . import read
 
 Reader = Callable[[Path], object]
@@ -32,7 +33,17 @@ class DataSet:
 
 
 def _tff(*fields: str) -> Reader:
-    return lambda file: next(read.hdf5(file, fields, 1))
+    return lambda file: _first(file, read.hdf5(file, fields, 1))
+
+
+def _tff_sqlite(file: Path) -> None:
+    _first(file, read.sqlite(file, "train", ("tokens",), 1, 1))
+
+
+def _first(file: Path, clients: Iterator[object]) -> None:
+    """Read the first client only: the files are large."""
+    if next(clients, None) is None:
+        raise damaged(file, "it has no clients")
 
 
 PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -95,7 +106,7 @@ SETS: tuple[DataSet, ...] = (
             _from("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/", AGNEWS)),
     DataSet("newsgroups", "20 Newsgroups, 18,846 posts of 8,475 authors", "none stated by the collectors",
             "http://qwone.com/~jason/20Newsgroups/",
-            ({"20news.jsonl": partial(read.lines, keys=("split", "group", "author", "text"))},),
+            ({"20news.jsonl": partial(read.lines, keys=("author",), texts=("split", "group", "text"))},),
             how="write the posts of 20news-bydate.tar.gz (http://qwone.com/~jason/20Newsgroups/) to 20news.jsonl, "
             'a line with "split", "group", "author" and "text" for each'),
     DataSet("sent140", "Sent140, 1.6 million tweets by user",
@@ -111,7 +122,7 @@ SETS: tuple[DataSet, ...] = (
     DataSet("stackoverflow", "Stack Overflow, questions and answers by 342,477 users", "CC BY-SA 3.0",
             "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/stackoverflow",
             (WORDS | dict.fromkeys(("stackoverflow_train.h5", "stackoverflow_test.h5"), _tff("tokens")),
-             WORDS | {"stackoverflow.sqlite": lambda file: next(read.sqlite(file, "train", ("tokens",), 1, 1))}),
+             WORDS | {"stackoverflow.sqlite": _tff_sqlite}),
             _from("https://storage.googleapis.com/tff-datasets-public/",
                   ("stackoverflow.tar.bz2", "stackoverflow.word_count.tar.bz2"),
                   "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2",

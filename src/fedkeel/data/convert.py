@@ -1,8 +1,12 @@
 """Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
 
 import csv
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError, reason, unknown
+from ..files import reading
 from .read.files import optional
+from .read.tables import LONGEST
 
 Array = NDArray[Any]
+NAME = 256  # characters of a client's or a class's name
 
 
 def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -73,8 +80,13 @@ def hub_dataset(dataset: Any, split: str) -> Any:
 def hub_column(dataset: Any, column: str) -> list[Any]:
     """All values of a column."""
     if column not in dataset.column_names:
-        raise unknown("column", column, dataset.column_names)
+        raise no_column(column, dataset.column_names)
     return list(dataset[column])
+
+
+def no_column(name: str, columns: Iterable[str]) -> InputError:
+    """The error for a column that is not there; names out of a file may be long and many."""
+    return unknown("column", name, [" ".join(column.split())[:60] for column in islice(columns, 30)])
 
 
 def hub_inputs(dataset: Any, columns: str | Sequence[str]) -> Array:
@@ -105,24 +117,43 @@ def _pack(values: list[Any], column: str) -> Array:
 
 def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     """The columns of a CSV file with a header line, as text."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            header = next(lines, [])
-            rows = []
-            for row in lines:
-                if row and len(row) != len(header):
-                    line = f"{os.fspath(path)}, line {lines.line_num}"
-                    raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
-                if row:
-                    rows.append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{os.fspath(path)} cannot be read: {reason}.") from error
+    csv.field_size_limit(LONGEST)
+    with reading(Path(path), "CSV"), open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        header = next(lines, [])
+        rows = []
+        for row in lines:
+            if row and len(row) != len(header):
+                line = f"{os.fspath(path)}, line {lines.line_num}"
+                raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
+            if row:
+                rows.append(row)
     if len(set(header)) < len(header) or not rows:
         what = "has two columns of one name" if rows else "has no rows"
         raise InputError(f"{os.fspath(path)} {what}.")
     return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def csv_test(path: str | os.PathLike[str], features: Iterable[str], target: str, names: Array) -> tuple[Array, Array]:
+    """Inputs and targets of a test file, in the order of the training columns; `names`: the training classes."""
+    columns = read_csv(path)
+    with naming(path):
+        for name in (target, *features):
+            if name not in columns:
+                raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
+        found = targets(plain(columns[target]), names, "test")
+        return csv_features({name: columns[name] for name in features}, path), found
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put the file's name before an InputError that does not have one."""
+    try:
+        yield
+    except InputError as error:
+        if os.fspath(path) in str(error):
+            raise
+        raise InputError(f"{os.fspath(path)}: {error}") from error
 
 
 def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) -> Array:
@@ -135,24 +166,42 @@ def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) ->
         raise InputError(f"{os.fspath(path)} has no feature column beside the client and the target.")
     for name, values in columns.items():
         for row, value in enumerate(values):
-            if _number(value) is None:
+            number = _number(value)
+            if number is None or not math.isfinite(number):
                 place = f"{os.fspath(path)}, row {row + 1}"
-                raise InputError(f"{place}: column '{name}' has '{value}', which is not a number.")
+                kind = "not a number" if number is None else "not a finite number; fill it in or leave the row out"
+                raise InputError(f"{place}: column {name!r:.100} has {value!r:.100}, which is {kind}.")
     return np.array([[float(v) for v in values] for values in columns.values()]).T
 
 
 def plain(values: Sequence[Any]) -> Array:
     """Texts as integers if all are integers, else as floats if all are numbers, else unchanged.
 
+    Integers of more than 18 digits stay texts: as floats, two names could become one.
+
     >>> plain(["7", "10"]).tolist(), plain(["7", "0.5"]).tolist(), plain(["7", "b"]).tolist()
     ([7, 10], [7.0, 0.5], ['7', 'b'])
     """
-    if all(isinstance(v, str) for v in values):
-        numbers = [_number(v) for v in values]
-        if None not in numbers:
-            whole = all(v.lstrip("+-").isdigit() for v in values)
-            return np.array([int(v) for v in values] if whole else numbers)
+    if not all(isinstance(v, str) for v in values):
+        return _array(values)
+    numbers = [_number(v) for v in values]
+    whole = all(v.lstrip("+-").isdigit() for v in values)
+    longest = max(map(len, values), default=0)
+    if None not in numbers and not (whole and longest > 18):
+        return np.array([int(v) for v in values] if whole else numbers)
+    if longest > NAME:
+        raise InputError(f"A name of a client or a class has {longest:,} characters; {NAME} are allowed.")
     return np.asarray(values)
+
+
+def _array(values: Sequence[Any]) -> Array:
+    """Values of one kind and shape that can be sorted."""
+    try:
+        array = np.asarray(values)
+        np.unique(array)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"A column of clients or targets must be all numbers or all texts: {error}.") from error
+    return array
 
 
 def targets(values: Array, names: Array, what: str) -> Array:
@@ -168,7 +217,7 @@ def targets(values: Array, names: Array, what: str) -> Array:
         return values
     place = np.searchsorted(names, values).clip(max=len(names) - 1)
     if (strange := values[names[place] != values]).size:
-        raise InputError(f"The {what} target '{strange[0]}' does not occur in the training data.")
+        raise InputError(f"The {what} target {str(strange[0])!r:.100} does not occur in the training data.")
     return place
 
 

@@ -36,7 +36,9 @@ def download(url: str, file: Path, sha256: str | None = None, progress: Progress
             raise InputError(f"No space left in {file.parent} for {url}; make room or set FEDKEEL_DATA.") from error
         why = str(getattr(error, "reason", error)) or type(error).__name__  # urllib wraps the reason
         raise InputError(f"Cannot fetch {url}: {why}. Try again: it continues where it stopped.") from error
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:  # an answer that is not HTTP
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"Cannot fetch {url}: {type(error).__name__}. Try again.") from error
     with open(part, "rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -71,7 +73,8 @@ def _ask(url: str, part: Path, tag: Path) -> tuple[Any, int]:
     had = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"fedkeel/{__version__}"}
     # The rest must come from the same version: without an ETag or a date to check it, start again.
-    if had and (mark := tag.read_text() if tag.exists() else ""):
+    mark = tag.read_text(errors="replace") if tag.exists() else ""
+    if had and mark and mark.isascii() and mark.isprintable():
         headers |= {"Range": f"bytes={had}-", "If-Range": mark}
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE), had
@@ -90,8 +93,8 @@ def _extent(answer: Any, had: int) -> tuple[int, int | None]:
         if match and int(match[1]) == had:
             return had, None if match[2] == "*" else int(match[2])
         raise ConnectionError("the server sent another part of the file than requested")
-    length = answer.headers.get("Content-Length")
-    return 0, int(length) if length is not None else None
+    length = answer.headers.get("Content-Length", "")
+    return 0, int(length) if re.fullmatch(r"\d{1,18}", length) else None
 
 
 def _forget(*files: Path) -> None:

@@ -96,9 +96,13 @@ def _unpacked(one: DataSet, files: list[Path], shop: Path) -> Path:
 
 def add(name: str, path: str | os.PathLike[str], link: bool = False) -> Path:
     """Add local files: find them at or below `path`, check them, and copy (or link) them into the store."""
-    one, source = known(name), Path(path).expanduser().resolve()
-    if not source.exists():
-        raise InputError(f"{source} is not there.")
+    one = known(name)
+    try:
+        source = Path(path).expanduser().resolve(strict=True)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is not there.") from error
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a zero byte
+        raise InputError(f"{str(path)!r} is not a path: {error}.") from error
     with _workshop(name) as shop:
         patterns = chain.from_iterable(one.files)
         if source.is_file() and is_archive(source) and not any(_matches(pattern, source) for pattern in patterns):
@@ -120,7 +124,11 @@ def _install(one: DataSet, source: Path, shop: Path, link: bool = False, move: b
             shutil.copytree(file, ready / target)
         else:
             shutil.copyfile(file, ready / target)
-        read(ready / target)
+        try:
+            read(ready / target)
+        except InputError as error:  # name the user's file, not the copy
+            shown = target if move else str(file)
+            raise InputError(str(error).replace(str(ready / target), shown)) from error
     home = root() / one.name
     if home.exists():
         os.replace(home, shop / "old")
@@ -163,7 +171,7 @@ def _workshop(name: str) -> Iterator[Path]:
         path.mkdir(parents=True)
         yield path
     except OSError as error:
-        why = error.strerror or str(error)
+        why = error.strerror or " ".join(str(error).split())[:300]
         raise InputError(f"Cannot put {name} into {root()}: {why}. Make room, or set FEDKEEL_DATA.") from error
     finally:
         shutil.rmtree(path, ignore_errors=True)

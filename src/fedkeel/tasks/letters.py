@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
 from ..errors import InputError
+from ..files import reading
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
 from .naming import named
-from .splitting import Pair
+from .splitting import Pair, labels
+
+CLASSES = 62
 
 
 def femnist(setting: Literal["gel", "fathom"] = "gel") -> Task:
@@ -43,21 +46,24 @@ def _data(folder: Path) -> FederatedData:
 
 def _leaf(folder: Path, part: str) -> tuple[Pair, list[str]]:
     x, y, writers = read.leaf(folder / part)
-    return (_pictures(folder / part, np.array(x, np.float32)), np.array(y)), writers
+    with reading(folder / part, "FEMNIST pictures"), np.errstate(over="ignore"):  # FederatedData refuses infinity
+        pixels = np.array(x, np.float32)
+    return (_pictures(folder / part, pixels), labels(folder / part, y, CLASSES)), writers
 
 
 def _hdf5(folder: Path, part: str) -> tuple[Pair, list[str]]:
     file = folder / f"fed_emnist_{part}.h5"
     clients = list(read.hdf5(file, ("pixels", "label")))
-    x = np.concatenate([fields["pixels"] for _, fields in clients])
-    y = np.concatenate([fields["label"] for _, fields in clients]).astype(np.int64)
+    with reading(file, "FEMNIST pictures"), np.errstate(over="ignore"):
+        x = np.concatenate([fields["pixels"] for _, fields in clients]).astype(np.float32)
+        y = labels(file, np.concatenate([fields["label"] for _, fields in clients]), CLASSES).astype(np.int64)
     writers: list[str] = []
     for writer, fields in clients:
         writers += [writer] * len(fields["label"])
-    return (_pictures(file, x.astype(np.float32)), y), writers
+    return (_pictures(file, x), y), writers
 
 
 def _pictures(file: Path, x: NDArray[Any]) -> NDArray[Any]:
-    if x[0].size != 28 * 28:
-        raise InputError(f"{file} has pictures of {x[0].size} pixels; FEMNIST has 28 x 28.")
+    if x[:1].size != 28 * 28:
+        raise InputError(f"{file} has pictures of {x[:1].size} pixels; FEMNIST has 28 x 28.")
     return x.reshape(-1, 1, 28, 28)

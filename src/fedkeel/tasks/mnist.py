@@ -12,7 +12,7 @@ from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
 from .naming import Name, named
-from .splitting import Pair, dealt
+from .splitting import Pair, dealt, labels
 
 Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net"]
 
@@ -69,14 +69,15 @@ def _data(folder: Path, alpha: float, clients: int, how: str, seed: int) -> Fede
 def _by_writer(folder: Path, labels: Path) -> FederatedData:
     (x, y), test = (_part(folder, part) for part in ("train", "t10k"))
     about = read.idx(labels / "qmnist-train-labels-idx2-int.gz")  # class, series, writer, ...
-    if about.ndim != 2 or not np.array_equal(about[:, 0], y):
+    if about.ndim != 2 or about.shape[1] < 3 or not np.array_equal(about[:, 0], y):
         raise InputError(f"The QMNIST labels in {labels} do not belong to the MNIST digits in {folder}.")
     return FederatedData.from_arrays(x, y, about[:, 2], test)
 
 
 def _part(folder: Path, part: str) -> Pair:
     """The pictures `[n, 1, 28, 28]` in 0..1, and their labels."""
-    x, y = read.idx(folder / f"{part}-images-idx3-ubyte.gz"), read.idx(folder / f"{part}-labels-idx1-ubyte.gz")
-    if x.ndim != 3 or len(x) != len(y):
+    file = folder / f"{part}-labels-idx1-ubyte.gz"
+    x, y = read.idx(folder / f"{part}-images-idx3-ubyte.gz"), read.idx(file)
+    if x.shape[1:] != (28, 28) or len(x) != len(y):
         raise InputError(f"{folder} has {part} pictures of shape {x.shape} and {len(y)} labels.")
-    return np.divide(x[:, None], np.float32(255), dtype=np.float32), y
+    return np.divide(x[:, None], np.float32(255), dtype=np.float32), labels(file, y, 10)

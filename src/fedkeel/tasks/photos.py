@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from .. import draws
 from ..data import FederatedData, read, store
 from ..errors import InputError, check
+from ..files import reading
 from ..models import MODELS
 from ..ranges import check_memory
 from ..task import Task, cross_entropy
 from ..world import Epochs
 from .naming import Name, named
+from .splitting import labels
 
 Net = Literal["mobilenet_v2", "vit_b16", "resnet18", "resnet50", "resnet8"]
 
@@ -83,7 +85,7 @@ def _photos(name: Name, table: str, classes: int, batch: int, model: Net, size: 
     return Task(
         model=partial(_on_pixels, model, classes),
         loss=cross_entropy,
-        data=_mapped(store.folder(name["name"]), table, size, people),
+        data=_mapped(store.folder(name["name"]), table, size, people, classes),
         # The GHBM paper does not give these; they are from the authors of the splits (Hsu et al. 2020).
         batch_size=batch,
         lr=0.03 if model == "vit_b16" else 0.1,
@@ -93,37 +95,44 @@ def _photos(name: Name, table: str, classes: int, batch: int, model: Net, size: 
 
 
 @lru_cache(maxsize=1)
-def _mapped(folder: Path, table: str, size: int, people: int | None) -> FederatedData:
+def _mapped(folder: Path, table: str, size: int, people: int | None, classes: int) -> FederatedData:
     files = read.by_stem(folder / "images")
     train = read.named(folder / table, ("user_id", "image_id", "class"))
     if people is not None:
         first = set(sorted({row["user_id"] for row in train}, key=_natural)[:people])
         train = [row for row in train if row["user_id"] in first]
     test = read.named(folder / "test.csv", ("image_id", "class"))
-    (x, y), held = (_look_up(folder, files, rows, size) for rows in (train, test))
+    (x, y), held = (_look_up(folder, files, rows, size, classes) for rows in (train, test))
     return FederatedData.from_arrays(x, y, [row["user_id"] for row in train], held)
 
 
 def _natural(text: str) -> tuple[int, str]:
     """Sort key: numbers by value, then other texts alphabetically."""
-    return (int(text), "") if text.isdigit() else (2**62, text)
+    return (int(text), "") if text.isdecimal() and len(text) < 19 else (2**62, text)
 
 
 def _look_up(
-    folder: Path, files: dict[str, Path], rows: list[dict[str, str]], size: int
+    folder: Path, files: dict[str, Path], rows: list[dict[str, str]], size: int, classes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    if not rows:
+        raise InputError(f"The tables in {folder} name no pictures.")
     for row in rows:
         if row["image_id"] not in files:
-            raise InputError(f"{folder / 'images'} has no picture '{row['image_id']}', which the tables name.")
+            raise InputError(f"{folder / 'images'} has no picture {row['image_id']!r:.100}, which the tables name.")
+    with reading(folder, "tables of pictures and classes"):
+        y = labels(folder, [read.whole_number(row["class"]) for row in rows], classes)
     check_memory(f"{len(rows):,} pictures of {size} x {size}", 3 * size**2 * len(rows), "use a smaller size")
-    x = read.pictures((files[row["image_id"]] for row in rows), size)
-    return x, np.array([int(row["class"]) for row in rows])
+    return read.pictures((files[row["image_id"]] for row in rows), size), y
 
 
 @lru_cache(maxsize=1)
 def _faces(folder: Path, size: int, least: int, people: int | None) -> FederatedData:
     owner = read.identities(folder / "identity_CelebA.txt")
     smiling = read.attribute(folder / "list_attr_celeba.txt", "Smiling")
+    if strange := [file for file in owner if file not in smiling]:
+        raise InputError(f"{folder / 'list_attr_celeba.txt'} has no picture {strange[0]!r:.100}.")
+    if min(owner.values()) < 0:
+        raise InputError(f"{folder / 'identity_CelebA.txt'} has person {min(owner.values())}; numbers are 0 or more.")
     known = sorted(person for person, photos in Counter(owner.values()).items() if photos >= least)[:people]
     chosen = set(known)
     files = sorted(file for file, person in owner.items() if person in chosen)

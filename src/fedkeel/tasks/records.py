@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
+from ..errors import InputError
+from ..files import damaged, reading
 from ..models.linear import mlp, softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
@@ -60,7 +62,9 @@ def _hearts(folder: Path, seed: int) -> FederatedData:
     tables = [read.uci(folder / f"processed.{name}.data", 14) for name in HOSPITALS]
     hospital = np.repeat(HOSPITALS, [len(table) for table in tables])
     table = np.concatenate(tables)
-    whole = ~np.isnan(table[:, :FEATURES]).any(1)
+    whole = ~np.isnan(table[:, [*range(FEATURES), 13]]).any(1)
+    if not whole.any():
+        raise InputError(f"{folder} has no complete record.")
     x, hospital = table[whole, :FEATURES], hospital[whole]
     y = (table[whole, 13] > 0).astype(np.int64)
     kinds = [x[:, [column]] == np.unique(x[:, column]) for column in (CHEST_PAIN, CARDIOGRAM)]
@@ -70,11 +74,16 @@ def _hearts(folder: Path, seed: int) -> FederatedData:
 
 @lru_cache(maxsize=2)
 def _activities(folder: Path, seed: int) -> FederatedData:
-    columns = read.arff(folder / "WISDM_ar_v1.1_transformed.arff")
-    users, classes = columns.pop("user").astype(np.int64), columns.pop("class")
-    del columns["UNIQUE_ID"]
-    y = np.array([ACTIVITIES.index(name) for name in classes])
-    return _split(np.stack(list(columns.values()), 1), y, users, 0.8, seed)
+    file = folder / "WISDM_ar_v1.1_transformed.arff"
+    columns = read.arff(file)
+    if missing := [name for name in ("UNIQUE_ID", "user", "class") if name not in columns]:
+        raise damaged(file, f"it has no attribute '{missing[0]}'")
+    with reading(file, "WISDM activities"):
+        users = np.array([read.whole_number(str(user)) for user in columns.pop("user")])
+        y = np.array([ACTIVITIES.index(name) for name in columns.pop("class")])
+        del columns["UNIQUE_ID"]
+        x = np.stack([column.astype(np.float64) for column in columns.values()], 1)
+    return _split(x, y, users, 0.8, seed)
 
 
 def _split(x: NDArray[Any], y: NDArray[Any], owner: NDArray[Any], share: float, seed: int) -> FederatedData:
@@ -84,6 +93,10 @@ def _split(x: NDArray[Any], y: NDArray[Any], owner: NDArray[Any], share: float, 
     for number, name in enumerate(np.unique(owner)):
         rows = np.flatnonzero(owner == name)
         train[draws.generator(seed, "split", client=number).permutation(rows)[: max(1, int(share * len(rows)))]] = True
-    mean, spread = np.nanmean(x[train], 0), np.nanstd(x[train], 0)
-    x = np.nan_to_num((x - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
+    if np.isnan(x[train]).all(0).any():
+        raise InputError("A column of the training records has no value at all.")
+    with np.errstate(all="ignore"):  # numbers too large for float32 are refused by FederatedData
+        mean, spread = np.nanmean(x[train], 0), np.nanstd(x[train], 0)
+        scaled = (x - mean) / np.where(spread > 0, spread, 1)
+        x = np.where(np.isnan(x), 0, scaled).astype(np.float32)
     return FederatedData.from_arrays(x[train], y[train], owner[train], test=(x[~train], y[~train]))

@@ -1,14 +1,30 @@
-"""Samples without owners, dealt out to clients."""
+"""Samples without owners, dealt out to clients; and a check of labels out of files."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..data import FederatedData, partition
-from ..errors import unknown
+from ..errors import InputError, unknown
 
 PARTITIONS = tuple(name for name in partition.PARTITIONS if name != "natural")
 Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+def labels(file: Path, y: Any, classes: int) -> NDArray[Any]:
+    """The labels of a file, which must be whole numbers in 0..classes-1.
+
+    >>> labels(Path("a.csv"), [1, 2], 2)
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: a.csv has labels that are not whole numbers in 0..1.
+    """
+    whole = isinstance(y, np.ndarray) or all(type(value) is int for value in y)
+    found = np.asarray(y if whole else [])
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size or found.min() < 0 or found.max() >= classes:
+        raise InputError(f"{file} has labels that are not whole numbers in 0..{classes - 1}.")
+    return found
 
 
 def dealt(train: Pair, test: Pair, clients: int, how: str, alpha: float, seed: int) -> FederatedData:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import FederatedData, read, store
-from ..errors import check
+from ..errors import InputError, check
+from ..files import reading
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
 from .naming import named
@@ -118,7 +119,7 @@ def _agnews(folder: Path, alpha: float, clients: int, how: str, length: int, see
 
 def _label(file: Path, text: str, classes: int) -> int:
     """Labels in files count from 1."""
-    check(text.isdigit() and 1 <= int(text) <= classes, str(file), "class", f"in 1..{classes}", text)
+    check(text in map(str, range(1, classes + 1)), str(file), "class", f"in 1..{classes}", text[:100])
     return int(text) - 1
 
 
@@ -126,8 +127,13 @@ def _label(file: Path, text: str, classes: int) -> int:
 def _newsgroups(
     folder: Path, how: str, clients: int, alpha: float, least: int, length: int, seed: int
 ) -> FederatedData:
-    posts = read.lines(folder / "20news.jsonl", ("split", "group", "author", "text"))
+    file = folder / "20news.jsonl"
+    posts = read.lines(file, ("author",), texts=("split", "group", "text"))
     groups = sorted({post["group"] for post in posts})
+    if len(groups) > 20:
+        raise InputError(f"{file} has posts to {len(groups)} groups; 20 Newsgroups has 20.")
+    if not all(isinstance(post["author"], str | int) for post in posts):
+        raise InputError(f"{file} has an author that is neither a text nor a whole number.")
     frequent = Counter(post["author"] for post in posts)
     train = [p for p in posts if p["split"] == "train" and (how != "author" or frequent[p["author"]] >= least)]
     test = [p for p in posts if p["split"] == "test"]
@@ -144,10 +150,12 @@ def _newsgroups(
 def _tweets(folder: Path, length: int) -> FederatedData:
     (x, y, users), (tx, ty, _) = (read.leaf(folder / part) for part in ("train", "test"))
     text = 4  # id, date, query, user, text
-    train, test = (hashed([str(tweet[text]) for tweet in tweets], length) for tweets in (x, tx))
-    return FederatedData.from_arrays(train, _signs(y), users, (test, _signs(ty)))
+    with reading(folder, "tweets in LEAF's JSON"):
+        train, test = (hashed([str(tweet[text]) for tweet in tweets], length) for tweets in (x, tx))
+        signs, test_signs = _signs(y), _signs(ty)
+    return FederatedData.from_arrays(train, signs, users, (test, test_signs))
 
 
 def _signs(y: Sequence[object]) -> NDArray[np.int64]:
     """Sad 0, glad 1 (the original files say 0 and 4)."""
-    return (np.array([int(str(value)) for value in y]) > 0).astype(np.int64)
+    return np.array([read.whole_number(str(value)) > 0 for value in y], np.int64)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import FederatedData, read, store
+from ..errors import InputError
+from ..files import reading
 from ..models.text import stackoverflow_lstm
 from ..task import Task
 from ..world import Epochs
@@ -90,6 +92,8 @@ def _data(folder: Path, clients: int | None, limit: int, words: int, length: int
         held += said[: test - len(held)]
         if len(held) == test:
             break
+    if not train or not held:
+        raise InputError(f"{folder} has no sentences to {'train' if not train else 'test'} on.")
     x, checked = np.concatenate([part for _, part in train]), rows(held)
     offsets = np.cumsum([0, *(len(part) for _, part in train)])
     users = [user for user, _ in train]
@@ -104,10 +108,14 @@ def _sentences(folder: Path, split: str, clients: int | None, limit: int) -> Ite
         else read.hdf5(folder / f"stackoverflow_{split}.h5", ("tokens",), clients)
     )
     for user, fields in found:
-        yield user, [_text(value) for value in fields["tokens"]]
+        with reading(folder, "sentences"):
+            texts = [_text(value) for value in fields["tokens"]]
+        yield user, texts
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):  # a tf.Example holds lists
         value = value[0]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes):
+        raise TypeError(f"a sentence is a {type(value).__name__}, not text")
+    return value.decode("utf-8", "replace")

@@ -10,10 +10,11 @@ from .leaf import leaf
 from .parquet import parquet
 from .pictures import attribute, by_stem, identities, picture, pictures
 from .plays import Role, play, roles
-from .tables import arff, libsvm, lines, named, rows, uci, vocabulary
+from .tables import arff, libsvm, lines, named, rows, uci, vocabulary, whole_number
 from .tff import hdf5, sqlite
 
 __all__ = [
     "Role", "arff", "attribute", "by_stem", "cifar10", "cifar100", "hdf5", "identities", "idx", "leaf", "libsvm",
     "lines", "named", "parquet", "picture", "pictures", "play", "roles", "rows", "sqlite", "uci", "vocabulary",
+    "whole_number",
 ]  # fmt: skip

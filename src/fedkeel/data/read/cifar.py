@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import broken, opened, reading
+from ...files import damaged, reading
+from .files import opened
 
 Bytes = NDArray[np.uint8]
 PIXELS = 3 * 32 * 32
@@ -38,10 +39,10 @@ def _rows(file: Path, classes: tuple[int, ...]) -> tuple[Bytes, Bytes]:
         content = np.frombuffer(stream.read(), np.uint8)
     width = len(classes) + PIXELS
     if not len(content) or len(content) % width:
-        raise broken(file, f"{len(content):,} bytes are not a whole number of rows of {width:,}")
+        raise damaged(file, f"{len(content):,} bytes are not a whole number of rows of {width:,}")
     rows = content.reshape(-1, width)
     labels = rows[:, : len(classes)]
     for column, limit in enumerate(classes):
         if (high := int(labels[:, column].max())) >= limit:
-            raise broken(file, f"it has label {high}; labels are 0..{limit - 1}")
+            raise damaged(file, f"it has label {high}; labels are 0..{limit - 1}")
     return rows[:, len(classes) :].reshape(-1, 3, 32, 32), labels

@@ -1,41 +1,78 @@
-"""What all readers share: opening a file, importing an optional package, and errors that name the file."""
+"""What all readers share: opening a file, importing an optional package, and bounds on what a file may promise."""
 
 import gzip
 import importlib
-import zlib
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from ...errors import InputError, MissingExtra
+from ...files import damaged, reading
+
+FREE, TIMES = 2**28, 200  # bytes that any file may become in memory, and how many times its size a larger one may
 
 
 @contextmanager
-def reading(file: Path, what: str) -> Iterator[None]:
-    """Turn any error while reading `file` into a one-line InputError that names it.
+def library(file: Path, what: str, *errors: type[BaseException]) -> Iterator[None]:
+    """As `reading`, for a library that reports damage with exceptions of its own.
 
-    >>> with reading(Path("numbers.txt"), "a list of numbers"):
-    ...     int("seven")
+    >>> with library(Path("a.xyz"), "XYZ", RuntimeError):
+    ...     raise RuntimeError("bad magic number")
     Traceback (most recent call last):
-    fedkeel.errors.InputError: numbers.txt cannot be read as a list of numbers: invalid literal for int() ...
+    fedkeel.errors.InputError: a.xyz cannot be read as XYZ: bad magic number.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(f"{file} is not there.") from error
-    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, OverflowError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{file} cannot be read as {what}: {why.rstrip('.')}.") from error
+    with reading(file, what):
+        try:
+            yield
+        except errors as error:
+            raise ValueError(str(error)) from error
+
+
+def most(file: Path) -> int:
+    """How many bytes the contents of a file may have in memory; promises of more are refused before they are read."""
+    return max(FREE, TIMES * file.stat().st_size)
+
+
+def check_size(file: Path, size: int, what: str) -> None:
+    """Refuse contents that are out of all proportion to their file."""
+    if size > (allowed := most(file)):
+        shown = f"{size:,}" if size < 10**18 else "more than 10**18"
+        raise damaged(
+            file, f"{what} {shown} bytes in memory; {allowed:,} are allowed ({TIMES} times the file, or {FREE:,})"
+        )
+
+
+class Bounded(io.RawIOBase):
+    """The bytes of a decompressed stream, which ends in an InputError after `limit` of them."""
+
+    def __init__(self, stream: Any, file: Path, limit: int) -> None:
+        self.stream, self.file, self.limit, self.left = stream, file, limit, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self.stream.readinto(buffer)
+        self.left -= count
+        if self.left < 0:
+            more = f"unpacks to more than {self.limit:,} bytes"
+            raise InputError(f"{self.file} {more}; if that is right, unpack it yourself.")
+        return count
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 def opened(file: Path) -> BinaryIO:
     """The file's bytes, unzipped if its first bytes (not its name) say gzip."""
     with open(file, "rb") as handle:
         zipped = handle.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(file, "rb")) if zipped else open(file, "rb")
+    if not zipped:
+        return open(file, "rb")
+    return io.BufferedReader(Bounded(gzip.open(file, "rb"), file, most(file)), 2**16)
 
 
 def optional(module: str, package: str, extra: str, why: str) -> Any:
@@ -44,8 +81,3 @@ def optional(module: str, package: str, extra: str, why: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(package, extra, why) from error
-
-
-def broken(file: Path, why: str) -> InputError:
-    """The error for a file that is not what it should be."""
-    return InputError(f"{file} is damaged or not the expected file: {why}.")

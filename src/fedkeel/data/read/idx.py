@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import broken, opened, reading
+from ...files import damaged, reading
+from .files import check_size, opened
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-LARGEST = 2**33  # bytes; a header that announces more is refused
 
 
 def idx(file: Path) -> NDArray[Any]:
@@ -29,18 +29,16 @@ def idx(file: Path) -> NDArray[Any]:
     with reading(file, "IDX"), opened(file) as stream:
         head = stream.read(4)
         if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES or not head[3]:
-            raise broken(file, f"it does not start like IDX (first bytes {head.hex(' ') or 'missing'})")
+            raise damaged(file, f"it does not start like IDX (first bytes {head.hex(' ') or 'missing'})")
         axes = stream.read(4 * head[3])
         if len(axes) < 4 * head[3]:
-            raise broken(file, "it ends inside its header")
+            raise damaged(file, "it ends inside its header")
         shape = struct.unpack(f">{head[3]}I", axes)
         kind = np.dtype(TYPES[head[2]])
         size = math.prod(shape) * kind.itemsize
-        if size > LARGEST:
-            raise broken(file, f"its header promises {size:,} bytes")
+        check_size(file, size, "its header promises")
         content = stream.read(size + 1)
-    if len(content) != size:
-        found = "more" if len(content) > size else f"{len(content):,}"
-        raise broken(file, f"its header promises {size:,} bytes of values, it has {found}")
-    array = np.frombuffer(content, kind).reshape(shape)
-    return array.astype(kind.newbyteorder("="))
+        if len(content) != size:
+            found = "more" if len(content) > size else f"{len(content):,}"
+            raise damaged(file, f"its header promises {size:,} bytes of values, it has {found}")
+        return np.frombuffer(content, kind).reshape(shape).astype(kind.newbyteorder("="))

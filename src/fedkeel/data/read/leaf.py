@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .files import broken, opened, reading
+from ...files import damaged, reading
+from .files import opened
 
 Samples = tuple[list[Any], list[Any], list[str]]  # inputs, targets, and the user each belongs to
 
@@ -21,7 +22,7 @@ def leaf(path: Path) -> Samples:
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise broken(path, "it holds no .json file")
+        raise damaged(path, "it holds no .json file")
     x: list[Any] = []
     y: list[Any] = []
     owner: list[str] = []
@@ -37,14 +38,27 @@ def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
     with reading(file, "LEAF JSON"), opened(file) as stream:
         content = json.load(stream)
         if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
-            raise broken(file, "it has no 'users' and 'user_data'")
-        found = {}
-        for place, user in enumerate(content["users"]):
-            if user not in content["user_data"]:
-                raise broken(file, f"user '{user}' is listed but has no data")
-            x, y = (list(content["user_data"][user][key]) for key in ("x", "y"))
-            said = content.get("num_samples", [])[place : place + 1] or [len(y)]
-            if not len(x) == len(y) == said[0]:
-                raise broken(file, f"user '{user}' has {len(x)} inputs and {len(y)} targets, {said[0]} are announced")
-            found[str(user)] = (x, y)
+            raise damaged(file, "it has no 'users' and 'user_data'")
+        users, data = content["users"], content["user_data"]
+        if not isinstance(users, list) or not isinstance(data, dict):
+            raise damaged(file, "'users' is not a list or 'user_data' is not an object")
+        announced = content.get("num_samples", [None] * len(users))
+        if not isinstance(announced, list) or len(announced) != len(users):
+            raise damaged(file, "'num_samples' does not have one number for each user")
+        found: dict[str, tuple[list[Any], list[Any]]] = {}
+        for user, count in zip(users, announced, strict=True):
+            if not isinstance(user, str) or user not in data:
+                raise damaged(file, f"user {user!r:.100} is listed but has no data")
+            if user in found:
+                raise damaged(file, f"user {user!r:.100} is listed twice")
+            found[user] = _samples(file, user, data[user], count)
     return found
+
+
+def _samples(file: Path, user: str, held: Any, count: Any) -> tuple[list[Any], list[Any]]:
+    x, y = (held.get(key) if isinstance(held, dict) else None for key in ("x", "y"))
+    if not isinstance(x, list) or not isinstance(y, list):
+        raise damaged(file, f"user {user!r:.100} has no lists 'x' and 'y'")
+    if len(x) != len(y) or count not in (None, len(y)):
+        raise damaged(file, f"user {user!r:.100} has {len(x)} inputs and {len(y)} targets, {count!r:.20} are announced")
+    return x, y

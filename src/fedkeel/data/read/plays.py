@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from .files import broken, reading
+from ...files import damaged, reading
 from .tables import lines
 
 
@@ -22,17 +22,17 @@ def roles(path: Path) -> list[Role]:
     if path.is_dir():
         files = sorted(path.glob("*.xml"))
         if not files:
-            raise broken(path, "it holds no play in XML")
+            raise damaged(path, "it holds no play in XML")
         return list(chain.from_iterable(map(play, files)))
     if path.suffix == ".xml":
         return play(path)
     found = []
-    for line in lines(path, ("play", "role", "speeches")):
+    for line in lines(path, ("speeches",), texts=("play", "role")):
         if not isinstance(line["speeches"], list) or not all(isinstance(s, str) for s in line["speeches"]):
-            raise broken(path, f"the speeches of {line['role']} are not a list of texts")
-        found.append(Role(str(line["play"]), str(line["role"]), line["speeches"]))
+            raise damaged(path, f"the speeches of {line['role']!r:.100} are not a list of texts")
+        found.append(Role(line["play"], line["role"], line["speeches"]))
     if not found:
-        raise broken(path, "it has no roles")
+        raise damaged(path, "it has no roles")
     return found
 
 
@@ -40,7 +40,6 @@ def play(file: Path) -> list[Role]:
     """The roles of one play: lines joined by line breaks, stage directions left out; a speech of two counts for both.
 
     Names are in capitals, as the plays spell the same role in different ways.
-
 
     >>> import tempfile
     >>> text = "<PLAY><TITLE>T</TITLE><SPEECH><SPEAKER>A</SPEAKER><LINE>To be</LINE><LINE>or not</LINE></SPEECH></PLAY>"
@@ -50,13 +49,10 @@ def play(file: Path) -> list[Role]:
     [Role(play='T', name='A', speeches=['To be\\nor not'])]
     """
     with reading(file, "a play in XML"):
-        try:
-            tree = ElementTree.parse(file).getroot()
-        except ElementTree.ParseError as error:
-            raise broken(file, str(error)) from error
+        tree = ElementTree.parse(file).getroot()
     title = tree.findtext("TITLE")
     if tree.tag != "PLAY" or not title:
-        raise broken(file, "it is not a <PLAY> with a <TITLE>")
+        raise damaged(file, "it is not a <PLAY> with a <TITLE>")
     said: dict[str, list[str]] = {}
     for speech in tree.iter("SPEECH"):
         lines = "\n".join(text for line in speech.findall("LINE") if (text := _spoken(line)))
