@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 
@@ -17,7 +18,9 @@ from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explai
 from .optim import Optimizer
 from .rule import Rule
 from .tables import nearest
+from .task import Task
 from .toys import toy, toy_world
+from .world import World
 
 
 def explain(given: str | Algorithm) -> str:
@@ -29,7 +32,7 @@ def explain(given: str | Algorithm) -> str:
     algorithm = recipes.algorithm(given) if isinstance(given, str) else given
     text = given if isinstance(given, str) else given.spec
     names = [name for name, _ in grammar.parse(text)] if text else []
-    summaries = ", and ".join(recipes.RECIPES[name].summary for name in names)
+    summaries = ", and ".join(recipes.KNOWN[name].summary for name in names)
     out = [f"{text}: {summaries}" if text else algorithm.title, ""]
     out += [
         "  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does,",
@@ -44,7 +47,7 @@ def explain(given: str | Algorithm) -> str:
     out += _knobs(algorithm.client)
     out += _optimizer(algorithm.client, server=False) + _lines(algorithm, "step")
     out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
-    out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_serve(algorithm)]
+    out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_least(algorithm), *_serve(algorithm)]
     out += _optimizer(algorithm.server, server=True)
     out += ["", *_kept(algorithm), *_traffic(algorithm)]
     out += _keys(text) if text else []
@@ -111,8 +114,13 @@ def _weighing(algorithm: Algorithm) -> str:
     return formula(algorithm.weighing) if formula else f"Delta = the mean of Delta_i, weighted by {kind.__name__}"
 
 
+def _least(algorithm: Algorithm) -> list[str]:
+    least = algorithm.weighing.least()
+    return [f"      x stays as it is in a round with |S| < {least}"] if least > 1 else []
+
+
 def _kept(algorithm: Algorithm) -> list[str]:
-    known = algorithm.resolve(toy(), toy_world())
+    known = algorithm.resolve(*_toy(algorithm))
     x = torch.zeros(2)
     server = ["x", *(name for name, value in known.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
     clients: list[str] = []
@@ -130,12 +138,13 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
     if algorithm.capacity is not None:
         return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
+    task, world = _toy(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StabilityWarning)  # it would be about the toy
-        run = train(toy(), algorithm, toy_world(), rounds=8, engine="serial")
+        run = train(task, algorithm, world, rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
-    model = after["clients"] * run.params.nbytes
-    down, up = ((after[key] - before[key]) / model for key in ("bytes_down", "bytes_up"))
+    all_models = (after["clients"] + after["dropped"]) * run.params.nbytes
+    down, up = ((after[key] - before[key]) / all_models for key in ("bytes_down", "bytes_up"))
     times = f"{(down + up) / 2:g}x FedAvg"
     notes = [entry.traffic for rule in algorithm.rules if (entry := explained(rule)).traffic and entry.stateful(rule)]
     return [
@@ -144,14 +153,20 @@ def _traffic(algorithm: Algorithm) -> list[str]:
     ]
 
 
+def _toy(algorithm: Algorithm) -> tuple[Task, World]:
+    """The toy task, with as many clients as the aggregation needs."""
+    least = algorithm.weighing.least()
+    return toy(max(7, least)), replace(toy_world(), cohort=max(4, least))
+
+
 def _keys(text: str) -> list[str]:
     """Every key in use with its value, ready to be typed."""
-    full = [(name, {**recipes.RECIPES[name].keys, **given}) for name, given in grammar.parse(text)]
+    full = [(name, {**recipes.KNOWN[name].keys, **given}) for name, given in grammar.parse(text)]
     return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
-    cited = [recipes.RECIPES[name].reference for name in names]
+    cited = [recipes.KNOWN[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
     return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]

@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 from ..data import FederatedData, partition
 from ..errors import unknown
 
-PARTITIONS = ("iid", "shards", "dirichlet", "dirichlet_balanced", "dirichlet_by_label", "dirichlet_repeated", "quantity")
+PARTITIONS = (
+    "iid",
+    "shards",
+    "dirichlet",
+    "dirichlet_balanced",
+    "dirichlet_by_label",
+    "dirichlet_repeated",
+    "quantity",
+)
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
