@@ -31,6 +31,7 @@ from .config import RunConfig, algorithm_of, configuration, task_of, world_of
 from .folder import locked
 from .history import COLUMNS, History, Row
 from .log import Log, write_run
+from .norms import NormWatch
 from .signals import finishing_the_round
 
 Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
@@ -180,6 +181,7 @@ def _play(
         answers = [callback(history[-1]) for callback in callbacks]  # a list, so that each callback sees every row
         return log.asked_to_stop() or any(answers)
 
+    watch = NormWatch.of(job.algorithm)
     status, ended = "done", "failed"
     stop = False
     with finishing_the_round(log.folder is not None) as interrupted:
@@ -193,7 +195,7 @@ def _play(
                     status = "stopped"
                     break
                 measured = _diagnosed(job, state, engine, config)
-                new, row = one_round(job, state, engine)
+                new, row = one_round(job, state, engine, watch=watch)
                 row |= measured
                 if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless
