@@ -31,7 +31,7 @@ class NormWatch:
     @classmethod
     def of(cls, algorithm: Algorithm) -> NormWatch | None:
         """A watch for algorithms that do not limit what one client can do."""
-        return None if algorithm.hooks["screen"] or algorithm.weighing.robust else cls()
+        return None if algorithm.hooks["screen"] or algorithm.weighing.stacks else cls()
 
     def __call__(self, round: int, total: Sums) -> None:
         if self.warned or not total.clients:
