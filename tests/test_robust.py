@@ -236,10 +236,6 @@ def test_what_cannot_work_is_refused_in_one_line(text: str, why: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_table_of_bypasses_names_every_rule() -> None:
-    assert set(legal.BYPASSES) == set(RULES.values())
-
-
 class Reads(fk.Reports):
     """Reports from which only the aggregated update may be read."""
 
@@ -250,8 +246,9 @@ class Reads(fk.Reports):
         raise AssertionError(f"reads {name} beside the update")
 
 
+SENDING = [kind for kind in RULES.values() if legal.REASONS[kind].sends]
 # self-distillation needs levels, which have no robust mean
-UPDATE_ALONE = [kind for kind, sent in legal.BYPASSES.items() if sent is None and kind is not fk.SelfDistillation]
+UPDATE_ALONE = [kind for kind in RULES.values() if kind not in {*SENDING, fk.SelfDistillation}]
 
 
 @quietly
@@ -279,7 +276,7 @@ class Represented(nn.Module):
         return self.classify(self.represent(x))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, sent in legal.BYPASSES.items() if sent])
+@pytest.mark.parametrize("kind", SENDING)
 @pytest.mark.parametrize("weights", [weights() for weights in ROBUST.values()])
 def test_rules_whose_uploads_would_bypass_a_robust_mean_are_refused(kind: Any, weights: Any) -> None:
     with pytest.raises(fk.InputError, match=f"Clients of {kind.__name__.lower()} also send"):
@@ -305,7 +302,7 @@ def test_a_users_own_rule_is_judged_by_its_hooks_or_by_its_entry(monkeypatch: py
     with pytest.raises(fk.InputError, match="answers to a survey, which no guard sees"):
         fk.Algorithm(rules=[Asks(), fk.Guard("reject")])
     assert fk.Algorithm(rules=[Sends(), fk.Guard("reject")]).rules
-    monkeypatch.setitem(legal.BYPASSES, Sends, None)
+    monkeypatch.setitem(legal.REASONS, Sends, legal.Reasons())
     assert fk.Algorithm(rules=[Sends()], weights=fk.Median()).rules
 
 

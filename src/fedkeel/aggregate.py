@@ -201,7 +201,8 @@ def row_norms(rows: Tensor) -> Tensor:
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 2.0]])).flatten().tolist()
     [5.0, 2.0]
     """
-    return torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return norms
 
 
 def collect(parts: Iterable[Sums | Update], weights: Weights) -> Sums:
@@ -278,7 +279,7 @@ def _combined_buffers(old: dict[str, Tensor], updates: Sequence[Update], weights
     if floating:  # as one vector, so that a rule that chooses a client chooses all of its buffers
         rows = [torch.cat([update.buffers[name].flatten() for name in floating])[None] for update in updates]
         found = weights.combine([replace(update, delta=row) for update, row in zip(updates, rows, strict=True)])
-        parts = found.split([value.numel() for value in floating.values()])
+        parts = torch.split(found, [value.numel() for value in floating.values()])
         new |= {name: part.view_as(floating[name]) for name, part in zip(floating, parts, strict=True)}
     return {name: new[name].to(value.dtype) for name, value in old.items()}
 

@@ -160,7 +160,7 @@ def bypass(rule: Rule) -> str | None:
     >>> bypass(rules.Scaffold()), bypass(rules.FedCM())
     ('changes of control variates', None)
     """
-    known = next((kind for kind in type(rule).__mro__ if kind in REASONS), Rule)
+    known: Any = next((kind for kind in type(rule).__mro__ if kind in REASONS), Rule)
     if known is not Rule and REASONS[known].sends:
         return REASONS[known].sends
     if type(rule).survey is not known.survey:

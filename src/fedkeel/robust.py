@@ -37,7 +37,7 @@ def middle_mean(rows: Tensor, cut: int) -> Tensor:
     tensor([3.])
     """
     found = []
-    for block in rows.split(BLOCK, 1):
+    for block in torch.split(rows, BLOCK, 1):
         kept = block.sort(0).values[cut : len(rows) - cut]
         found.append(kept.mean(0).clamp(kept[0], kept[-1]))  # the mean may round, or overflow, beyond them
     return torch.cat(found)
@@ -110,7 +110,7 @@ def by_score(rows: Tensor, bad: int) -> Tensor:
     exact = rows.double()  # squares of large float32 numbers would overflow
     distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist").square()
     nearest = distances.sort(1).values[:, 1 : len(rows) - bad - 1]  # the first is the client's own, 0
-    order = torch.linalg.vector_norm(exact, dim=1).argsort(stable=True)
+    order: Tensor = torch.linalg.vector_norm(exact, dim=1).argsort(stable=True)
     return order[nearest.sum(1)[order].argsort(stable=True)]
 
 

@@ -65,10 +65,10 @@ class Guard(Rule):
         over = norms > bound
         if not over.any():
             return update
-        assert update.delta is not None
         update = replace(update, counts=update.counts | {"guarded": int(over.sum())})
         if self.action == "reject":
             return update.only(~over.numpy())
+        assert update.delta is not None
         factor = torch.where(over, bound / norms, 1.0)[:, None].to(update.delta)
         return replace(update, delta=update.delta * factor)
 
@@ -83,4 +83,5 @@ class Guard(Rule):
 def exact_norms(update: Update) -> Tensor:
     """||Delta_i|| of each client, in float64, so that no square overflows."""
     assert update.delta is not None
-    return torch.linalg.vector_norm(update.delta.cpu().double(), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(update.delta.cpu().double(), dim=1)
+    return norms
