@@ -12,13 +12,14 @@ from ..aggregate import Sums
 from ..algorithm import Algorithm
 from ..errors import StabilityWarning
 
-# Honest norms differ by steps, samples and data: in the named tasks by up to ... times their median.
-FACTOR = 100.0
+# Honest norms differ by steps, samples and data: in short runs of named tasks they reached 18 times the usual norm where
+# clients share a rate, and 117 times where each finds its own (DeltaSGD).
+FACTOR = 1000.0
 WINDOW = 20  # rounds
 
 
 class NormWatch:
-    """Warns once in a run of a client whose update is beyond 100 times the usual norm. It changes nothing.
+    """Warns once in a run of a client whose update is beyond 1000 times the usual norm. It changes nothing.
 
     The usual norm is the median of recent rounds' medians or, if that is larger, the round's own median: where all
     updates of a round grow, the run diverges and no client is at fault.
