@@ -63,7 +63,8 @@ class State:
     def is_finite(self) -> bool:
         """Whether every number is finite, in the model, the optimizer and every rule."""
         tensors = [self.x, *self.buffers.values(), *self.optimizer.values(), *flatten(self.rules).values()]
-        return all(bool(torch.isfinite(one).all()) for one in tensors)
+        found = [torch.isfinite(one).all().to(self.x.device) for one in tensors]
+        return bool(torch.stack(found).all())  # one wait for a device, not one for each tensor
 
     def spend(self, counts: dict[str, int]) -> State:
         """The state with these gradients and bytes counted."""
