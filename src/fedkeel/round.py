@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .aggregate import Reports, Sums, collect
+from .aggregate import Reports, Sums, are_finite, collect
 from .algorithm import Algorithm
 from .engine import Engine
 from .errors import InputError
@@ -63,8 +63,7 @@ class State:
     def is_finite(self) -> bool:
         """Whether every number is finite, in the model, the optimizer and every rule."""
         tensors = [self.x, *self.buffers.values(), *self.optimizer.values(), *flatten(self.rules).values()]
-        found = [torch.isfinite(one).all().to(self.x.device) for one in tensors]
-        return bool(torch.stack(found).all())  # one wait for a device, not one for each tensor
+        return bool(are_finite([one.reshape(1, -1).to(self.x.device) for one in tensors])[0])
 
     def spend(self, counts: dict[str, int]) -> State:
         """The state with these gradients and bytes counted."""
