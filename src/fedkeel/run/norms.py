@@ -12,8 +12,8 @@ from ..aggregate import Sums
 from ..algorithm import Algorithm
 from ..errors import StabilityWarning
 
-# Honest norms differ by steps, samples and data: in short runs of named tasks they reached 18 times the usual norm where
-# clients share a rate, and 117 times where each finds its own (DeltaSGD).
+# Honest norms differ by steps, samples and data: in short runs of named tasks they reached 18 times the usual norm
+# where clients share a rate, and 117 times where each finds its own (DeltaSGD).
 FACTOR = 1000.0
 WINDOW = 20  # rounds
 
@@ -37,14 +37,14 @@ class NormWatch:
     def __call__(self, round: int, total: Sums) -> None:
         if self.warned or not total.clients:
             return
-        norms = torch.cat(total.update_norms).flatten()
-        median, largest = float(norms.median()), float(norms.max())
+        norms = torch.cat(total.update_norms).flatten().tolist()
+        median, largest = statistics.median_low(norms), max(norms)
         earlier = statistics.median_low(self.medians) if self.medians else 0.0
         usual = max(earlier, median) if len(norms) > 1 else earlier
         self.medians.append(median)
         if usual > 0 and largest > FACTOR * usual:
             self.warned = True
-            client = total.clients[int(norms.argmax())]
+            client = total.clients[norms.index(largest)]
             warnings.warn(
                 f"The update of client {client} in round {round} has norm {largest:.3g}, {largest / usual:.3g} times "
                 "the usual one, and moves the model. If the client may be at fault, add +guard to limit such updates, "
