@@ -205,6 +205,7 @@ def test_the_explanation_has_the_formula_and_the_least_cohort() -> None:
     assert "without the ceil(0.1 |S|) smallest and largest" in explain("fedavg+trimmed")
     text = explain("fedavg+multikrum:bad=2,keep=5")
     assert "mean of the 5 Delta_i of the least scores" in text and "in a round with |S| < 7" in text
+    assert "over the |S| - 1000000002 nearest j" in explain("fedavg+krum:bad=1000000000")
     assert "medians (guard)" in explain("fedavg+guard") and "drop i where" in explain("fedavg+guard:action=reject")
 
 

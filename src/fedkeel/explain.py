@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from . import grammar, recipes
+from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
 from .errors import StabilityWarning
@@ -18,9 +19,7 @@ from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explai
 from .optim import Optimizer
 from .rule import Rule
 from .tables import nearest
-from .task import Task
 from .toys import toy, toy_world
-from .world import World
 
 
 def explain(given: str | Algorithm) -> str:
@@ -49,7 +48,8 @@ def explain(given: str | Algorithm) -> str:
     out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
     out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_least(algorithm), *_serve(algorithm)]
     out += _optimizer(algorithm.server, server=True)
-    out += ["", *_kept(algorithm), *_traffic(algorithm)]
+    averaged = replace(algorithm, weights=Uniform()) if algorithm.weighing.stacks else algorithm
+    out += ["", *_kept(averaged), *_traffic(averaged)]  # another aggregation keeps and sends the same
     out += _keys(text) if text else []
     return "\n".join([*out, *_references(names, algorithm)])
 
@@ -120,7 +120,7 @@ def _least(algorithm: Algorithm) -> list[str]:
 
 
 def _kept(algorithm: Algorithm) -> list[str]:
-    known = algorithm.resolve(*_toy(algorithm))
+    known = algorithm.resolve(toy(), toy_world())
     x = torch.zeros(2)
     server = ["x", *(name for name, value in known.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
     clients: list[str] = []
@@ -138,10 +138,9 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
     if algorithm.capacity is not None:
         return ["  sent per client and round: its sub-model, down and up; the history counts the bytes of each level"]
-    task, world = _toy(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StabilityWarning)  # it would be about the toy
-        run = train(task, algorithm, world, rounds=8, engine="serial")
+        run = train(toy(), algorithm, toy_world(), rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
     all_models = (after["clients"] + after["dropped"]) * run.params.nbytes
     down, up = ((after[key] - before[key]) / all_models for key in ("bytes_down", "bytes_up"))
@@ -151,12 +150,6 @@ def _traffic(algorithm: Algorithm) -> list[str]:
         f"  sent per client and round, in models: {down:g} down, {up:g} up ({times}, counted in a toy run)",
         *(f"    {note}" for note in notes),
     ]
-
-
-def _toy(algorithm: Algorithm) -> tuple[Task, World]:
-    """The toy task, with as many clients as the aggregation needs."""
-    least = algorithm.weighing.least()
-    return toy(max(7, least)), replace(toy_world(), cohort=max(4, least))
 
 
 def _keys(text: str) -> list[str]:
