@@ -129,7 +129,7 @@ def test_buffers_are_averaged_by_samples_and_integers_are_the_first_clients():
 
     sums = collect([one(0, 1.0, 7), one(2, 5.0, 9)], fk.Uniform())
     old = {"mean": torch.zeros(1), "n": torch.zeros(1, dtype=torch.int64)}
-    new = Reports.of_all(sums, fk.Uniform()).buffers(old)
+    new = Reports.of_all(sums, fk.Uniform()).buffers(old, fk.Uniform())
     assert (new["mean"].item(), new["n"].item()) == ((1 * 1 + 3 * 5) / 4, 7)
 
 

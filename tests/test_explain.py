@@ -9,16 +9,16 @@ import torch
 
 import fedkeel as fk
 from fedkeel import notation
-from fedkeel.aggregate import WEIGHTS
 from fedkeel.capacity import CAPACITIES
 from fedkeel.explain import _formulas, _optimizer, _weighing, explain, explained, reference
 from fedkeel.legal import REPLACES_DELTA
 from fedkeel.recipes import OPTIMIZERS, RECIPES
+from fedkeel.robust import AGGREGATIONS
 from fedkeel.rules import RULES
 from fedkeel.tables import nearest
 
 PLACES = {"plan", "send", "start", "loss", "gradient", "step", "walk", "finish", "serve"}
-NO_PAPER = {fk.Schedule, fk.SGD}  # plain parts, which nobody cites
+NO_PAPER = {fk.Schedule, fk.Guard, fk.SGD}  # plain parts, which nobody cites
 EXIT_RULES = {fk.SelfDistillation: fk.Exits()}  # rules that need a capacity
 
 
@@ -48,7 +48,7 @@ def test_every_optimizer_has_an_entry_of_its_own(kind: Any) -> None:
         assert "Delta" in "\n".join(entry.lines(kind().for_server(), True))
 
 
-@pytest.mark.parametrize("kind", WEIGHTS.values())
+@pytest.mark.parametrize("kind", AGGREGATIONS.values())
 def test_all_weights_have_an_entry_of_their_own(kind: Any) -> None:
     assert notation.WEIGHTS_EXPLAINED[kind](kind()).startswith("Delta = ")
 
@@ -62,7 +62,7 @@ def test_every_capacity_has_an_entry_of_its_own(kind: Any) -> None:
 def test_no_table_has_an_entry_for_a_class_that_is_gone() -> None:
     assert set(notation.EXPLAINED) == {*RULES.values(), fk.Widths.__base__, *CAPACITIES.values()}
     assert set(notation.OPTIMIZERS_EXPLAINED) == set(OPTIMIZERS.values())
-    assert set(notation.WEIGHTS_EXPLAINED) == set(WEIGHTS.values())
+    assert set(notation.WEIGHTS_EXPLAINED) == set(AGGREGATIONS.values())
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -23,6 +23,7 @@ from .errors import ClientError, FedkeelError, InputError, MissingExtra, Stabili
 from .messages import Plan
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
 from .recipes import algorithm
+from .robust import Krum, Median, MultiKrum, Trimmed
 from .rule import End, Me, Rule, Up, View
 from .rules import (
     GHBM,
@@ -33,6 +34,7 @@ from .rules import (
     FedCM,
     FedDyn,
     FedHBM,
+    Guard,
     Guess,
     LocalGHBM,
     Mime,
@@ -59,8 +61,9 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "ClientError", "Contrastive", "Cut", "DeltaSGD",
     "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "FederatedData", "FedkeelError",
-    "FixedSteps", "Guess", "InputError", "Local", "LocalGHBM", "Me", "Mime", "MimeLite", "MissingExtra", "Nova",
-    "OwnClasses", "Plan", "Proximal", "Reports", "Rule", "Run", "Samples", "Scaffold", "Schedule", "SelfDistillation",
-    "StabilityWarning", "Task", "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi", "__version__",
-    "algorithm", "cross_entropy", "load", "resume", "tasks", "trackers", "train",
+    "FixedSteps", "Guard", "Guess", "InputError", "Krum", "Local", "LocalGHBM", "Me", "Median", "Mime",
+    "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan", "Proximal", "Reports", "Rule", "Run",
+    "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning", "Task", "Trimmed", "Uniform",
+    "UniformSteps", "Up", "View", "Widths", "World", "Yogi", "__version__", "algorithm",
+    "cross_entropy", "load", "resume", "tasks", "trackers", "train",
 ]  # fmt: skip

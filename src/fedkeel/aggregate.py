@@ -25,20 +25,28 @@ from .messages import Slots, Update
 
 @dataclass(frozen=True)
 class Weights:
-    """`each` gives a client's raw coefficient, `scale` the one final factor; arguments are `[clients, 1]`."""
+    """`each` gives a client's raw coefficient, `scale` the one final factor; arguments are `[clients, 1]`.
+
+    Unless a subclass says otherwise, every client counts the same.
+    """
 
     needs_norm: ClassVar[bool] = False
     stacks: ClassVar[bool] = False  # `combine` needs the updates of all clients, unsummed
+    robust: ClassVar[bool] = False  # it bounds what a bad client can do, so no other upload may bypass it
 
     def each(self, samples: Tensor, norm: Tensor) -> Tensor:
-        raise NotImplementedError
+        return samples.new_ones(samples.shape)
 
     def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
-        raise NotImplementedError
+        return samples.new_ones(()) / len(samples)
 
     def combine(self, updates: Sequence[Update]) -> Tensor:
-        """Delta, from updates that were not summed; only with `stacks`."""
+        """Delta, from updates that were not summed; only with `stacks`. Floating buffers are combined by it too."""
         raise NotImplementedError
+
+    def least(self) -> int:
+        """The number of clients that have to report; a round with fewer makes no server step."""
+        return 1
 
     def parameters(self) -> dict[str, Any]:
         return {"name": type(self).__name__.lower()} | self.__dict__
@@ -58,12 +66,6 @@ class Samples(Weights):
 @dataclass(frozen=True)
 class Uniform(Weights):
     """p_i = 1 / |S|: every client counts the same."""
-
-    def each(self, samples: Tensor, norm: Tensor) -> Tensor:
-        return samples.new_ones(samples.shape)
-
-    def scale(self, samples: Tensor, norms: Tensor, steps: Tensor) -> Tensor:
-        return samples.new_ones(()) / len(samples)
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Sums:
     steps: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
+    update_norms: list[Tensor] = field(default_factory=list)  # ||Delta_i||
     scalars: list[Slots] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)  # unsummed, for weights that stack
     sums: dict[Key, Tensor] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Sums:
 
     def add(self, other: Sums) -> Sums:
         """Add the part that comes next in the cohort."""
-        for name in ("clients", "dropped", "samples", "steps", "norms", "losses", "scalars", "updates"):
+        for name in ("clients", "dropped", "samples", "steps", "norms", "losses", "update_norms", "scalars", "updates"):
             getattr(self, name).extend(getattr(other, name))
         for key, value in other.sums.items():
             self.put(key, value)
@@ -158,6 +161,8 @@ def fold(update: Update, weights: Weights) -> Sums:
     part.samples, part.steps = [update.samples], [update.steps]
     part.norms, part.losses = [norms], [update.losses]
     part.scalars = [update.scalars]
+    if update.delta is not None:
+        part.update_norms = [row_norms(update.delta)]
     if weights.stacks:
         part.updates = [replace(update, memory={})]
     weight = weights.each(update.samples, norms)
@@ -173,6 +178,8 @@ def fold(update: Update, weights: Weights) -> Sums:
     if update.cover is not None:
         mass = weights.each(update.samples, torch.ones_like(update.samples))
         part.put(COVER, (mass * update.cover).sum(0))
+    if weights.stacks:
+        return part
     for name, rows in update.buffers.items():  # floats are averaged by samples; integers come from the first client
         if rows.is_floating_point():
             part.put(("", name, "buffer"), rows[0] * update.samples[0, 0].to(rows.dtype))
@@ -186,6 +193,16 @@ def _sum(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     if len(rows) == 1:
         return rows[0].clone() if weight is None else weight[0] * rows[0]
     return rows.sum(0) if weight is None else (weight * rows).sum(0)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """The Euclidean norm of each row, `[rows, 1]`; infinite where its square overflows.
+
+    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 2.0]])).flatten().tolist()
+    [5.0, 2.0]
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return norms
 
 
 def collect(parts: Iterable[Sums | Update], weights: Weights) -> Sums:
@@ -241,11 +258,30 @@ class Reports:
         """The mean of a scalar, clients counting as they do in the update (their weights made to sum to one)."""
         return (self.raw * self.values(name)).sum() / self.raw.sum()
 
-    def buffers(self, old: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Floating buffers averaged by samples, integer ones from the cohort's first client."""
+    def buffers(self, old: dict[str, Tensor], weights: Weights) -> dict[str, Tensor]:
+        """Floating buffers averaged by samples, integer ones from the cohort's first client.
+
+        Weights that stack combine the floating ones as they combine updates, and integer ones are the lower median.
+        """
+        if weights.stacks:
+            return _combined_buffers(old, self.sums.updates, weights)
         sums, samples = self.sums.sums, torch.cat(self.sums.samples).sum()
         means = {name: sums["", name, "buffer"] / samples for name, value in old.items() if value.is_floating_point()}
         return {name: means[name] if name in means else sums["", name, "first"] for name in old}
+
+
+def _combined_buffers(old: dict[str, Tensor], updates: Sequence[Update], weights: Weights) -> dict[str, Tensor]:
+    new: dict[str, Tensor] = {}
+    floating = {name: value for name, value in old.items() if value.is_floating_point()}
+    for name in old.keys() - floating.keys():
+        values = torch.cat([update.buffers[name] for update in updates])  # models with buffers train one by one
+        new[name] = values.sort(0).values[(len(values) - 1) // 2]
+    if floating:  # as one vector, so that a rule that chooses a client chooses all of its buffers
+        rows = [torch.cat([update.buffers[name].flatten() for name in floating])[None] for update in updates]
+        found = weights.combine([replace(update, delta=row) for update, row in zip(updates, rows, strict=True)])
+        parts = torch.split(found, [value.numel() for value in floating.values()])
+        new |= {name: part.view_as(floating[name]) for name, part in zip(floating, parts, strict=True)}
+    return {name: new[name].to(value.dtype) for name, value in old.items()}
 
 
 def answers(sums: Sums, weights: Weights) -> Slots:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 
 from . import grammar, recipes
+from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
 from .errors import StabilityWarning
@@ -29,7 +31,7 @@ def explain(given: str | Algorithm) -> str:
     algorithm = recipes.algorithm(given) if isinstance(given, str) else given
     text = given if isinstance(given, str) else given.spec
     names = [name for name, _ in grammar.parse(text)] if text else []
-    summaries = ", and ".join(recipes.RECIPES[name].summary for name in names)
+    summaries = ", and ".join(recipes.KNOWN[name].summary for name in names)
     out = [f"{text}: {summaries}" if text else algorithm.title, ""]
     out += [
         "  x the global model, y a client's copy, g a batch gradient at y, J_i the steps client i really does,",
@@ -44,9 +46,10 @@ def explain(given: str | Algorithm) -> str:
     out += _knobs(algorithm.client)
     out += _optimizer(algorithm.client, server=False) + _lines(algorithm, "step")
     out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
-    out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_serve(algorithm)]
+    out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_least(algorithm), *_serve(algorithm)]
     out += _optimizer(algorithm.server, server=True)
-    out += ["", *_kept(algorithm), *_traffic(algorithm)]
+    averaged = replace(algorithm, weights=Uniform()) if algorithm.weighing.stacks else algorithm
+    out += ["", *_kept(averaged), *_traffic(averaged)]  # another aggregation keeps and sends the same
     out += _keys(text) if text else []
     return "\n".join([*out, *_references(names, algorithm)])
 
@@ -111,6 +114,11 @@ def _weighing(algorithm: Algorithm) -> str:
     return formula(algorithm.weighing) if formula else f"Delta = the mean of Delta_i, weighted by {kind.__name__}"
 
 
+def _least(algorithm: Algorithm) -> list[str]:
+    least = algorithm.weighing.least()
+    return [f"      x stays as it is in a round with |S| < {least}"] if least > 1 else []
+
+
 def _kept(algorithm: Algorithm) -> list[str]:
     known = algorithm.resolve(toy(), toy_world())
     x = torch.zeros(2)
@@ -134,8 +142,8 @@ def _traffic(algorithm: Algorithm) -> list[str]:
         warnings.simplefilter("ignore", StabilityWarning)  # it would be about the toy
         run = train(toy(), algorithm, toy_world(), rounds=8, engine="serial")
     before, after = run.history[-2], run.history[-1]
-    model = after["clients"] * run.params.nbytes
-    down, up = ((after[key] - before[key]) / model for key in ("bytes_down", "bytes_up"))
+    all_models = (after["clients"] + after["dropped"]) * run.params.nbytes
+    down, up = ((after[key] - before[key]) / all_models for key in ("bytes_down", "bytes_up"))
     times = f"{(down + up) / 2:g}x FedAvg"
     notes = [entry.traffic for rule in algorithm.rules if (entry := explained(rule)).traffic and entry.stateful(rule)]
     return [
@@ -146,12 +154,12 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
 def _keys(text: str) -> list[str]:
     """Every key in use with its value, ready to be typed."""
-    full = [(name, {**recipes.RECIPES[name].keys, **given}) for name, given in grammar.parse(text)]
+    full = [(name, {**recipes.KNOWN[name].keys, **given}) for name, given in grammar.parse(text)]
     return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
-    cited = [recipes.RECIPES[name].reference for name in names]
+    cited = [recipes.KNOWN[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
     return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]

@@ -41,6 +41,7 @@ ONCE: dict[str, Callable[[Rule], bool]] = {  # what one rule of an algorithm may
     "choose the elements that count": lambda rule: isinstance(rule, rules.OwnClasses),
     "set the rate of a round": lambda rule: rule.defines("plan"),
     "choose the model to evaluate": lambda rule: rule.defines("models"),
+    "screen the updates": lambda rule: rule.defines("screen"),
 }
 
 # A rule whose correction of the gradient does not vanish at x: Mime, around it, would subtract it again.
@@ -61,6 +62,7 @@ def refuse_illegal(algorithm: Algorithm) -> None:
     _refuse_repetition(algorithm)
     _refuse_bent_updates(algorithm)
     _refuse_whole_models(algorithm)
+    _refuse_bypasses(algorithm)
     for part in (algorithm.client, *algorithm.rules):
         if why := reasons(part).refuses(part, algorithm):
             raise InputError(why)
@@ -68,6 +70,7 @@ def refuse_illegal(algorithm: Algorithm) -> None:
 
 def check_fit(algorithm: Algorithm, task: Task, world: World) -> None:
     """Raise an error that says why the algorithm, its clients' rate filled in, cannot work on this task or world."""
+    _refuse_small_cohorts(algorithm, task, world)
     for rule in algorithm.rules:
         if why := reasons(rule).unfit(rule, algorithm, task, world):
             raise InputError(why)
@@ -116,6 +119,11 @@ def _refuse_whole_models(algorithm: Algorithm) -> None:
             f"{type(algorithm.weighing).__name__} compares the updates of all clients, and clients that train parts of "
             "the model have updates of different size; use weights=samples or weights=uniform with levels."
         )
+    for rule in algorithm.hooks["screen"]:
+        raise InputError(
+            f"{rule.slot} compares the updates of all clients, and clients that train parts of the model have updates "
+            "of different size; use it without levels."
+        )
     for rule in algorithm.rules:
         if needs_whole_model(rule):
             raise InputError(
@@ -134,6 +142,47 @@ def needs_whole_model(rule: Rule) -> bool:
     return any(getattr(type(rule), hook) is not getattr(base, hook) for hook in VECTOR_HOOKS)
 
 
+def _refuse_bypasses(algorithm: Algorithm) -> None:
+    if not algorithm.weighing.robust:
+        return
+    name = type(algorithm.weighing).__name__.lower()
+    for rule in algorithm.rules:
+        if sent := bypass(rule):
+            raise InputError(
+                f"Clients of {rule.slot} also send {sent}, which a bad client could use to get around the {name}; "
+                f"use {name} with an algorithm that reads updates alone, such as fedavgm, fedprox or ghbm."
+            )
+
+
+def bypass(rule: Rule) -> str | None:
+    """What clients send beside the update and the server uses: by the table, or by the hooks that a rule adds.
+
+    >>> bypass(rules.Scaffold()), bypass(rules.FedCM())
+    ('changes of control variates', None)
+    """
+    known: Any = next((kind for kind in type(rule).__mro__ if kind in REASONS), Rule)
+    if known is not Rule and REASONS[known].sends:
+        return REASONS[known].sends
+    if type(rule).survey is not known.survey:
+        return "answers to a survey"
+    added = type(rule).finish is not known.finish
+    return "what its `finish` gives" if added and rule.defines("serve") else None
+
+
+def _refuse_small_cohorts(algorithm: Algorithm, task: Task, world: World) -> None:
+    size, weights = world.largest(len(task.data)), algorithm.weighing
+    if size < weights.least():
+        raise InputError(
+            f"{weights} needs at least {weights.least()} clients in a round, and the cohort has {size}; "
+            "give a larger cohort."
+        )
+    if size < world.min_clients:
+        raise InputError(
+            f"With min_clients={world.min_clients} no round would make a server step, because the cohort has {size}; "
+            "give a larger cohort or a smaller min_clients."
+        )
+
+
 Reason = Callable[..., str | None]
 
 
@@ -147,12 +196,15 @@ class Reasons:
 
     refuses(part, algorithm): why it is refused. unfit(rule, algorithm, task, world): why it cannot work there.
     warns(rule, algorithm, participation, steps): a warning. numbers_only: its hooks keep and send no model vectors.
+    sends: what its clients send beside the update and its server half uses, which would bypass a robust aggregation
+    or a guard that clips updates.
     """
 
     refuses: Reason = nothing
     unfit: Reason = nothing
     warns: Reason = nothing
     numbers_only: bool = False
+    sends: str | None = None
 
 
 def reasons(part: object) -> Reasons:
@@ -228,6 +280,19 @@ def _refuse_sps(client: SPS, algorithm: Algorithm) -> str | None:
     return None
 
 
+def _refuse_guard(rule: rules.Guard, algorithm: Algorithm) -> str | None:
+    for other in algorithm.rules:
+        sent = bypass(other)
+        if other.defines("survey"):
+            return f"Clients of {other.slot} also send {sent}, which no guard sees; leave out the guard."
+        if sent and rule.action == "clip":
+            return (
+                f"Clients of {other.slot} also send {sent}, which a guard does not clip; use guard:action=reject, "
+                "which leaves out everything that a client sent."
+            )
+    return None
+
+
 def _unfit_contrastive(rule: rules.Contrastive, algorithm: Algorithm, task: Task, world: World) -> str | None:
     module = seeded(0, task.model).eval()
     cut = halves(module)
@@ -275,6 +340,16 @@ def _unfit_guess(rule: rules.Guess, algorithm: Algorithm, task: Task, world: Wor
     )
 
 
+def _unfit_guard(rule: rules.Guard, algorithm: Algorithm, task: Task, world: World) -> str | None:
+    floating = [name for name, value in seeded(0, task.model).named_buffers() if value.is_floating_point()]
+    if not floating or algorithm.buffers == "server":
+        return None
+    return (
+        f"A guard looks at the norm of updates, and the model's buffers ({floating[0]}) would bypass it; use "
+        "buffers=server, or median, trimmed, krum or multikrum, which treat buffers as they treat updates."
+    )
+
+
 def _warn_ghbm(rule: rules.GHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
     rate = algorithm.server.lr
     if not isinstance(rate, int | float) or rate * rule.beta < 1:
@@ -314,14 +389,17 @@ REASONS: dict[type, Reasons] = {
     rules.FedHBM: Reasons(warns=_warn_fedhbm),
     rules.FedCM: Reasons(ONE_RATE),
     rules.FedADC: Reasons(ONE_RATE),
-    rules.Scaffold: Reasons(_refuse_scaffold),
-    rules.FedDyn: Reasons(_plain_server),
+    rules.Scaffold: Reasons(_refuse_scaffold, sends="changes of control variates"),
+    rules.FedDyn: Reasons(_plain_server, sends="their updates to a plain mean"),
     rules.AdaBest: Reasons(_plain_server),
-    rules.Mime: Reasons(_refuse_mime),
-    rules.MimeLite: Reasons(),
+    rules.Mime: Reasons(_refuse_mime, sends="full gradients in a first exchange"),
+    rules.MimeLite: Reasons(sends="full gradients"),
     rules.Contrastive: Reasons(unfit=_unfit_contrastive),
-    rules.Fathom: Reasons(TUNES_RATE, _unfit_fathom, numbers_only=True),
+    rules.Fathom: Reasons(TUNES_RATE, _unfit_fathom, numbers_only=True, sends="cosines that set the next rate"),
     rules.Schedule: Reasons(_needs_rate("{client} clients find their own rate; leave out decay.")),
-    rules.OwnClasses: Reasons(unfit=_unfit_own_classes, numbers_only=True),  # it sends which elements count
+    rules.OwnClasses: Reasons(
+        unfit=_unfit_own_classes, numbers_only=True, sends="which elements of their updates count"
+    ),
     rules.SelfDistillation: Reasons(_refuse_distillation),
+    rules.Guard: Reasons(_refuse_guard, _unfit_guard),
 }

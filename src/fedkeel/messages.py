@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .ranges import COUNT, POSITIVE, RATE, STEPS, Range, keep
@@ -151,6 +152,19 @@ class Update:
     counts: dict[str, int] = field(default_factory=dict)
     cover: Tensor | None = None  # 1 for each element of delta that counts, else 0
     level: int | None = None
+
+    def only(self, kept: NDArray[np.bool_]) -> Update:
+        """The update of these clients; the others count as dropped."""
+        rows = torch.from_numpy(np.flatnonzero(kept))
+        columns: dict[str, Any] = {}
+        for name in ("samples", "steps", "norms", "losses", "delta", "cover"):
+            value = getattr(self, name)
+            columns[name] = None if value is None else value[rows]
+        for name in ("mean", "weighted", "derived", "scalars", "memory"):
+            columns[name] = take_rows(getattr(self, name), rows)
+        buffers = {name: value[rows] for name, value in self.buffers.items()}
+        dropped = np.concatenate([self.dropped, self.clients[~kept]])
+        return replace(self, clients=self.clients[kept], dropped=dropped, buffers=buffers, **columns)
 
 
 def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:

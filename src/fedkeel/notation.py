@@ -18,6 +18,7 @@ from .aggregate import Nova, Samples, Uniform, Weights
 from .algorithm import Algorithm
 from .capacity import Capacity, Exits, Widths
 from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
+from .robust import Krum, Median, MultiKrum, Trimmed
 from .rule import Rule
 from .rules.guess import WITH_LEVELS
 
@@ -149,6 +150,12 @@ def _widths(capacity: Widths, algorithm: Algorithm) -> Lines:
     return LEVELS | {"send": send, "start": f"normalisation by the batch alone{scaled}"}
 
 
+def _guard(rule: rules.Guard, algorithm: Algorithm) -> Lines:
+    bound = f"B = {rule.k:g} median of the last {rule.window} rounds' median ||Delta_i|| (in round 1 of its own)"
+    limit = "Delta_i <- Delta_i min(1, B / ||Delta_i||)" if rule.action == "clip" else "drop i where ||Delta_i|| > B"
+    return {"serve": f"before the mean: {limit}\n{bound}"}
+
+
 EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Proximal: Explained(
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
@@ -238,6 +245,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         EXITS_PAPER,
         {"loss": "loss <- loss + sum_{l<L} l gamma T^2 KL(softmax(z_L/T) || softmax(z_l/T)) / (L (L + 1) / 2)"},
     ),
+    rules.Guard: Explained(formulas=_guard, server=("medians",)),
     Capacity: Explained(formulas=LEVELS),
     Widths: Explained(WIDTHS_PAPER, _widths),
     Exits: Explained(
@@ -333,8 +341,30 @@ def _nova(weights: Nova) -> str:
     return f"Delta = tau_eff sum_i p_i Delta_i / A_i,   tau_eff = sum_i p_i {steps},   {norm}"
 
 
+def _trimmed(weights: Trimmed) -> str:
+    cut = f"{weights.count}" if weights.count else f"ceil({weights.share:g} |S|)"
+    return f"Delta = mean_i of Delta_i without the {cut} smallest and largest, coordinate by coordinate"
+
+
+def _score(weights: Krum | MultiKrum) -> str:
+    return f"score_i = sum of ||Delta_i - Delta_j||^2 over the |S| - {weights.bad + 2} nearest j"
+
+
+def _krum(weights: Krum) -> str:
+    return f"Delta = Delta_i of the least score,   {_score(weights)}"
+
+
+def _multikrum(weights: MultiKrum) -> str:
+    keep = weights.keep or f"|S| - {weights.bad + 2}"
+    return f"Delta = mean of the {keep} Delta_i of the least scores,   {_score(weights)}"
+
+
 WEIGHTS_EXPLAINED: dict[type[Weights], Callable[[Any], str]] = {
     Samples: lambda weights: "Delta = sum_i p_i Delta_i,   p_i = n_i / sum_j n_j",
     Uniform: lambda weights: "Delta = (1/|S|) sum_i Delta_i",
     Nova: _nova,
+    Median: lambda weights: "Delta = median_i of Delta_i, coordinate by coordinate",
+    Trimmed: _trimmed,
+    Krum: _krum,
+    MultiKrum: _multikrum,
 }

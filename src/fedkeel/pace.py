@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,17 @@ from .messages import Broadcast, Update, Work
 if TYPE_CHECKING:
     from .round import Job, State
 
-Pace = Callable[["Job", "State", Engine, Broadcast, Work], tuple[Iterator[Sums | Update], "State"]]
+Pace = Callable[["Job", "State", Engine, Broadcast, Work], tuple[Iterable[Sums | Update], "State"]]
 
 
 def synchronous(
     job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work
-) -> tuple[Iterator[Sums | Update], State]:
-    """Wait for all invited clients; weighted means are summed on the workers."""
-    weights = job.algorithm.weighing
+) -> tuple[Iterable[Sums | Update], State]:
+    """Wait for all invited clients; weighted means are summed on the workers, unless a rule screens the updates."""
+    weights, screening = job.algorithm.weighing, job.algorithm.hooks["screen"]
     train = partial(train_clients, job.algorithm)
-    return engine.run(train, broadcast, work, None if weights.stacks else weights), state
+    if not screening:
+        return engine.run(train, broadcast, work, None if weights.stacks else weights), state
+    (rule,) = screening
+    updates = (part for part in engine.run(train, broadcast, work) if isinstance(part, Update))
+    return rule.screen(updates, state.rules[rule.slot]), state

@@ -12,6 +12,7 @@ from .algorithm import Algorithm
 from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Optimizer, Yogi
+from .robust import AGGREGATIONS, Krum, Median, MultiKrum, Trimmed
 from .rule import Rule
 from .rules import RULES
 from .rules.schedule import DECAYS
@@ -32,6 +33,8 @@ COMMON = {
     "buffers": "average or server",
     "level": "all clients train this sub-model: a to e (width), or 1 to 4 where the task has early exits",
 }
+YIN_PAPER = "Yin et al. 2018, Byzantine-robust distributed learning (arXiv 1803.01498)"
+KRUM_PAPER = "Blanchard et al. 2017, Machine learning with adversaries: Byzantine tolerant gradient descent (NeurIPS)"
 ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
 
 
@@ -140,6 +143,21 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
+PARTS: dict[str, Recipe] = {  # for any algorithm, against bad clients
+    "median": Recipe("the median of every coordinate instead of the mean", weights=Median, reference=YIN_PAPER),
+    "trimmed": Recipe(
+        "the mean of every coordinate without its smallest and largest values", weights=Trimmed, reference=YIN_PAPER
+    ),
+    "krum": Recipe(
+        "the one update that is nearest to its neighbours instead of the mean", weights=Krum, reference=KRUM_PAPER
+    ),
+    "multikrum": Recipe(
+        "the mean of the updates that are nearest to their neighbours", weights=MultiKrum, reference=KRUM_PAPER
+    ),
+    "guard": Recipe("updates far larger than the running median are clipped or rejected", rules.Guard),
+}
+KNOWN = RECIPES | PARTS
+
 
 def algorithm(text: str) -> Algorithm:
     """The algorithm of this name, or of several put together.
@@ -154,9 +172,9 @@ def algorithm(text: str) -> Algorithm:
     common: dict[str, Any] = {}
     owned: list[tuple[Recipe, dict[str, Any]]] = []
     for name, given in segments:
-        if name not in RECIPES:
-            raise unknown("algorithm", name, RECIPES)
-        recipe = RECIPES[name]
+        if name not in KNOWN:
+            raise unknown("algorithm", name, KNOWN)
+        recipe = KNOWN[name]
         for key in given:
             if key not in recipe.keys and key not in COMMON:
                 raise unknown(f"parameter of {name}", key, [*recipe.keys, *COMMON])
@@ -170,7 +188,8 @@ def algorithm(text: str) -> Algorithm:
     servers = [_make(recipe.server, keys) for recipe, keys in owned if recipe.server]
     if len(servers) > 1:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
-    weights = [_make(recipe.weights, keys) for recipe, keys in owned if recipe.weights]
+    asked = [_make(recipe.weights, keys) for recipe, keys in owned if recipe.weights]
+    weights = _without_uniform(asked, common, text)
     if len(set(weights)) > 1 and "weights" not in common:
         raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; use weights= to say which.")
     defaults: dict[str, Any] = {}
@@ -194,6 +213,19 @@ def algorithm(text: str) -> Algorithm:
         raise InputError(f"'{text}' gives clients levels twice; use one of heterofl, scalefl and level=.")
     buffers, levels = settings.get("buffers", "average"), capacities[0] if capacities else None
     return Algorithm(client, chosen, server, weighing, buffers, levels, spec=grammar.write(segments))
+
+
+def _without_uniform(weights: list[Weights], given: dict[str, Any], text: str) -> list[Weights]:
+    """The weights that recipes ask for; a robust aggregation replaces uniform ones, because it counts clients alike."""
+    robust = [one for one in weights if one.robust]
+    if not robust:
+        return weights
+    if "weights" in given:
+        raise InputError(f"'{text}' gives weights, but {robust[0]} counts every client the same; leave out weights.")
+    others = [one for one in weights if one != robust[0] and not isinstance(one, Uniform)]
+    if others:
+        raise InputError(f"'{text}' asks for {robust[0]} and {others[0]}; use one of them.")
+    return robust
 
 
 def _client(
@@ -225,7 +257,7 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
         client=part(OPTIMIZERS, parameters["client"]),
         rules=[part(RULES, values) for values in parameters["rules"]],
         server=part(OPTIMIZERS, parameters["server"]),
-        weights=part(WEIGHTS, parameters["weights"]),
+        weights=part(AGGREGATIONS, parameters["weights"]),
         buffers=parameters["buffers"],
         capacity=capacity(parameters["capacity"]) if parameters.get("capacity") else None,
         spec=spec,
@@ -251,7 +283,7 @@ def nameable(parts: Algorithm) -> bool:
     """Whether every part is one of ours, so that the algorithm can be saved and built again."""
     tables: list[tuple[Any, Mapping[str, Any]]] = [(rule, RULES) for rule in parts.rules]
     tables += [(parts.capacity, CAPACITIES)] if parts.capacity is not None else []
-    tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, WEIGHTS)]
+    tables += [(parts.client, OPTIMIZERS), (parts.server, OPTIMIZERS), (parts.weighing, AGGREGATIONS)]
     return all(
         type(part) is table.get(part.parameters()["name"]) and not any(map(callable, vars(part).values()))
         for part, table in tables

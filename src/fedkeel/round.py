@@ -10,6 +10,8 @@ Everything a user adds is a `Rule` whose methods are called from here and from `
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,7 +64,8 @@ class State:
     def is_finite(self) -> bool:
         """Whether every number is finite, in the model, the optimizer and every rule."""
         tensors = [self.x, *self.buffers.values(), *self.optimizer.values(), *flatten(self.rules).values()]
-        return all(bool(torch.isfinite(one).all()) for one in tensors)
+        total = float(torch.stack([one.sum().to(self.x) for one in tensors]).sum())  # one pass, and one wait
+        return math.isfinite(total) or all(bool(torch.isfinite(one).all()) for one in tensors)  # it may overflow
 
     def spend(self, counts: dict[str, int]) -> State:
         """The state with these gradients and bytes counted."""
@@ -80,8 +83,10 @@ def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
 
 
 @torch.no_grad()
-def one_round(job: Job, state: State, engine: Engine, pace: Pace = synchronous) -> tuple[State, dict[str, Any]]:
-    """Run round `state.round + 1`: the new state and its history row."""
+def one_round(
+    job: Job, state: State, engine: Engine, pace: Pace = synchronous, watch: Callable[[int, Sums], None] | None = None
+) -> tuple[State, dict[str, Any]]:
+    """Run round `state.round + 1`: the new state and its history row. watch: called with the round and its sums."""
     broadcast, work = invite(job, state)
     if job.algorithm.hooks["survey"]:
         broadcast, cost = survey(job.algorithm, engine, broadcast, work)
@@ -89,8 +94,17 @@ def one_round(job: Job, state: State, engine: Engine, pace: Pace = synchronous) 
     parts, state = pace(job, state, engine, broadcast, work)
     total = collect(parts, job.algorithm.weighing)
     new, row = serve(job, state, broadcast, total)
-    engine.commit(broadcast.version, total.clients)
+    if is_enough(job, total):
+        engine.commit(broadcast.version, total.clients)
+    engine.discard(broadcast.version)
+    if watch is not None:
+        watch(new.round, total)
     return new, row
+
+
+def is_enough(job: Job, total: Sums) -> bool:
+    """Whether so many clients reported that the server makes a step: else the round changes no model and no memory."""
+    return len(total.clients) >= max(job.world.min_clients, job.algorithm.weighing.least())
 
 
 def invite(job: Job, state: State) -> tuple[Broadcast, Work]:
@@ -125,7 +139,7 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     row: dict[str, Any] = {"train_loss": total.mean_loss(), **state.totals}
     row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
     row |= broadcast.plan.columns() if algorithm.hooks["plan"] else {}
-    if not total.clients:
+    if not is_enough(job, total):
         return state, row
 
     up = Reports.of_all(total, algorithm.weighing)
@@ -146,5 +160,5 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     for rule in algorithm.hooks["report"]:
         row |= rule.report(rules[rule.slot], up.of(rule.slot), views[rule.slot])
     averaged = state.buffers and algorithm.buffers == "average"
-    buffers = up.buffers(state.buffers) if averaged else state.buffers
+    buffers = up.buffers(state.buffers, algorithm.weighing) if averaged else state.buffers
     return replace(state, x=x, buffers=buffers, optimizer=optimizer, rules=rules), row

@@ -10,14 +10,14 @@ Vectors that all clients share are `[params]`, per-client ones `[clients, params
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from .messages import Facts, Plan
+from .messages import Facts, Plan, Update
 
 if TYPE_CHECKING:
     from .aggregate import Reports
@@ -120,6 +120,7 @@ class Rule:
     init(x, lr)                   the server's tensors before round 1, by name
     plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
     send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
+    screen(updates, server)       changes or drops clients' updates before any is summed (one rule at most)
     serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
     models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
     report(server, up, view)      columns for the history
@@ -161,6 +162,9 @@ class Rule:
 
     def send(self, server: Tensors, view: View) -> Tensors:
         return {}
+
+    def screen(self, updates: Iterator[Update], server: Tensors) -> Iterator[Update]:
+        return updates
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
         return server, up.delta
@@ -231,8 +235,8 @@ class Rule:
 
 
 METHODS = (
-    "init", "plan", "send", "serve", "models", "report", "remember", "survey", "start", "gradient", "penalty", "finish",
-    "loss", "objective", "step", "walk", "resolve",
+    "init", "plan", "send", "screen", "serve", "models", "report", "remember", "survey", "start", "gradient", "penalty",
+    "finish", "loss", "objective", "step", "walk", "resolve",
 )  # fmt: skip
 
 

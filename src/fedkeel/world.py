@@ -197,7 +197,9 @@ class World:
     default min(20, N). budget: default the task's, else one epoch; a callable `(round, client) -> steps` works
     too, and 0 steps means the client does not take part. expected_steps: what the server asks for, which GEL's
     `remaining` guesses fill up to. sampler: "uniform" without replacement, "cyclic" (blocks in client order, so
-    each takes part once per cycle) or "weighted" by samples.
+    each takes part once per cycle) or "weighted" by samples. min_clients: a round in which fewer clients report a
+    usable update counts as a round, with its costs and its row in the history, but the server makes no step: model,
+    server state and clients' memories stay as they were.
 
     >>> World(cohort=2).who(round=1, population=5, seed=0).shape
     (2,)
@@ -213,6 +215,7 @@ class World:
         None, integer(most=2 * 10**7), "steps the server asks for; default B+5 with A:B", "N"
     )
     sampler: str = setting("uniform", SAMPLER, "uniform, cyclic or weighted", "HOW")
+    min_clients: int = setting(1, integer(), "no server step in a round with fewer usable updates", "N")
 
     def __post_init__(self) -> None:
         if isinstance(self.cohort, list | tuple):
@@ -249,6 +252,15 @@ class World:
         if size > population:
             raise InputError(f"A cohort of {brief(size)} is larger than the population of {population} clients.")
         return size
+
+    def largest(self, population: int) -> int:
+        """The size of the largest cohort.
+
+        >>> World(cohort=[[0], [1, 2]]).largest(population=3)
+        2
+        """
+        size, c = self.size(population), self.cohort
+        return max(map(len, c)) if isinstance(c, list | tuple) else size
 
     def who(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None = None) -> Ints:
         """The cohort of this round, ascending. Uniform sampling costs the same for any population."""
@@ -305,4 +317,5 @@ class World:
             "budget": str(self.budget) if named else None,
             "expected_steps": self.expected,
             "sampler": self.sampler,
+            "min_clients": self.min_clients,
         }

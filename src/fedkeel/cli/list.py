@@ -16,7 +16,7 @@ def add_command(commands: Any) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel list [tasks|algorithms|rules]`."""
-    from ..recipes import COMMON, RECIPES
+    from ..recipes import COMMON, PARTS, RECIPES
     from ..rules import RULES
     from ..tasks import TASKS
 
@@ -25,6 +25,8 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.what in (None, "algorithms"):
         lines = {name: recipe.summary + _keys(name, recipe.keys) for name, recipe in RECIPES.items()}
         _show("algorithms, with their own keys and defaults (combine with +)", lines)
+        lines = {name: recipe.summary + _keys(name, recipe.keys) for name, recipe in PARTS.items()}
+        _show("parts against bad clients (add one to an algorithm with +)", lines)
         _show("keys of every algorithm", COMMON)
     if arguments.what in (None, "rules"):
         lines = {rule.__name__: _first_line(rule) for rule in RULES.values()}

@@ -35,6 +35,9 @@ class Engine(Protocol):
     def commit(self, version: int, clients: Sequence[int]) -> None:
         """The server accepted what these clients sent from this version: they remember it from now on."""
 
+    def discard(self, version: int) -> None:
+        """The server accepts nothing more from this version: its other clients keep their old memory."""
+
     def memories(self) -> Memories:
         """What clients remember, for a checkpoint."""
 

@@ -201,10 +201,15 @@ class Threads:
             if accepted.all():
                 self._memories.write(owners, slots)
                 continue
-            self._memories.write(*_rows(owners, slots, np.flatnonzero(accepted)))
+            if accepted.any():
+                self._memories.write(*_rows(owners, slots, np.flatnonzero(accepted)))
             waiting.append(_rows(owners, slots, np.flatnonzero(~accepted)))
         if waiting:
             self._pending[version] = waiting
+
+    def discard(self, version: int) -> None:
+        """The server accepts nothing more from this version: its other clients keep their old memory."""
+        self._pending.pop(version, None)
 
     def memories(self) -> Memories:
         return self._memories

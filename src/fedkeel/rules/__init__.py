@@ -8,6 +8,7 @@ from .control_variates import Scaffold
 from .distillation import SelfDistillation
 from .dynamic import AdaBest, FedDyn
 from .fathom import Fathom
+from .guard import Guard
 from .guess import Guess
 from .heavy_ball import GHBM, FedADC, FedCM, FedHBM, LocalGHBM
 from .mime import Mime, MimeLite
@@ -17,11 +18,11 @@ from .schedule import Schedule
 
 _ALL: tuple[type[Rule], ...] = (
     Proximal, Guess, GHBM, LocalGHBM, FedHBM, FedCM, FedADC, Scaffold, FedDyn, AdaBest, Mime, MimeLite, Contrastive,
-    Fathom, Schedule, OwnClasses, SelfDistillation,
+    Fathom, Schedule, OwnClasses, SelfDistillation, Guard,
 )  # fmt: skip
 RULES: dict[str, type[Rule]] = {rule.__name__.lower(): rule for rule in _ALL}
 
 __all__ = [
-    "GHBM", "RULES", "AdaBest", "Contrastive", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "Guess", "LocalGHBM",
-    "Mime", "MimeLite", "OwnClasses", "Proximal", "Scaffold", "Schedule", "SelfDistillation",
+    "GHBM", "RULES", "AdaBest", "Contrastive", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "Guard", "Guess",
+    "LocalGHBM", "Mime", "MimeLite", "OwnClasses", "Proximal", "Scaffold", "Schedule", "SelfDistillation",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ from .config import RunConfig, algorithm_of, configuration, task_of, world_of
 from .folder import HISTORY, locked
 from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
+from .norms import NormWatch
 from .signals import finishing_the_round
 
 NO_TEST = "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets)."
@@ -217,6 +218,7 @@ def _play(
         return log.asked_to_stop() or any(answers)
 
     failed: list[Exception] = []  # errors of callbacks: the run is saved before the first one is raised
+    watch = NormWatch.of(job.algorithm)
     status, how = "done", "failed"
     stop = False
     with finishing_the_round(log.folder is not None) as interrupted:
@@ -231,7 +233,7 @@ def _play(
                     break
                 with naming(f"Round {state.round + 1}"):
                     measured = _diagnosed(job, state, engine, config)
-                    new, row = one_round(job, state, engine)
+                    new, row = one_round(job, state, engine, watch=watch)
                 row |= measured
                 if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless

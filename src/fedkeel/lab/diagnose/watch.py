@@ -123,7 +123,7 @@ def _anchor(rule: LocalGHBM | FedHBM, me: Me) -> Tensor | None:
 CLIENT_MEMORY: dict[type[Rule], Callable[[Any, Me], Tensor | None] | None] = {
     **dict.fromkeys((rules.Proximal, rules.Guess, rules.Scaffold, rules.FedDyn, rules.AdaBest), None),
     **dict.fromkeys((rules.Contrastive, rules.Fathom, rules.Schedule, rules.OwnClasses), None),
-    rules.SelfDistillation: None,
+    **dict.fromkeys((rules.SelfDistillation, rules.Guard), None),
     GHBM: lambda rule, me: -me.sent["M"] if me.sent else None,
     **dict.fromkeys((LocalGHBM, FedHBM), _anchor),
     FedCM: lambda rule, me: me.sent.get("D"),
