@@ -17,6 +17,7 @@ import struct
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,13 +147,14 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """
     head, order = header(tensors, {"fedkeel": json.dumps(about, default=repr), CHECKSUM: UNKNOWN})
     sum = hashlib.sha256(head)
-    with writing(file) as beside, open(beside, "wb") as out:
+    with writing(file) as beside, open(beside, "wb") as out, ThreadPoolExecutor(1) as beside_it:
         out.write(head)
         for name in order:
             for block in torch.split(tensors[name].detach().reshape(-1), BLOCK):
-                bytes_ = block.cpu().contiguous().view(torch.uint8).numpy().data
-                sum.update(bytes_)
-                out.write(bytes_)
+                content = block.cpu().contiguous().view(torch.uint8).numpy().data
+                added = beside_it.submit(sum.update, content)  # while the block is written, so it costs little time
+                out.write(content)
+                added.result()
         out.seek(head.index(UNKNOWN.encode()))
         out.write(sum.hexdigest().encode())
 
