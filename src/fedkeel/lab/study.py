@@ -211,10 +211,11 @@ def known_run(study: Study, text: str, seed: int, folder: Path) -> Known | None:
     if not (folder / CONFIG).exists():
         return None
     known = ended(folder) or Known(read_config(folder), History(), "stopped")
-    wanted = {"task": study.task, "algorithm": text, "seed": seed, "rounds": study.rounds}
+    found = known.config | {"task": str(known.config["task"]).partition(":")[0]}  # its parameters are in another order
+    wanted = {"task": study.task.partition(":")[0], "algorithm": text, "seed": seed, "rounds": study.rounds}
     for name, value in wanted.items():
-        if known.config.get(name) != value:
-            other = f"its {name} is {known.config.get(name)!r}, not {value!r}"
+        if found.get(name) != value:
+            other = f"its {name} is {found.get(name)!r}, not {value!r}"
             raise InputError(f"{folder} holds a run that does not belong here: {other}.")
     return known
 
