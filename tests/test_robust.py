@@ -371,7 +371,7 @@ def test_min_clients_is_a_setting_of_the_world(tmp_path: Path) -> None:
     assert "min_clients" in declared(fk.World)  # and so a flag
     with pytest.raises(fk.InputError, match="min_clients=3 no round would make a server step"):
         fk.train(toy(), "fedavg", fk.World(2, min_clients=3), 1)
-    with pytest.raises(fk.InputError, match="'min_clients' parameter of World must be an integer >= 1"):
+    with pytest.raises(fk.InputError, match="'min_clients' parameter of World must be an integer"):
         fk.World(min_clients=0)
     assert fk.train(toy(), "fedavg", fk.World([[0], [1, 2, 3]], min_clients=3), 2).status == "done"
 
