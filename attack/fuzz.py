@@ -147,7 +147,7 @@ def flags(draw: random.Random, folder: Path) -> tuple[list[str], str]:
 def sweep(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     """A sweep over random values; most are refused, since one bad value refuses all."""
     words = ["sweep", "synthetic:users=4", draw.choice(["fedavg", "fedprox+gel", "ghbm"]), "--rounds", "1", "--grid"]
-    sensible = draw.random() < 0.02  # such a sweep starts processes, which takes seconds
+    sensible = draw.random() < 0.01  # such a sweep starts processes, which takes seconds
     for key in draw.sample(["lr", "server_lr"] if sensible else [*KEYS, "gel.steps", "x.y"], draw.randint(1, 2)):
         few = draw.sample(["0.1", "1", "1e9", "1e38"] if sensible else VALUES, 2)
         words.append(f"{key}=" + ("," if sensible else draw.choice([",", ",", "..", "="])).join(few))
