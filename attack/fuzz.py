@@ -113,7 +113,10 @@ def timed(words: list[str]) -> tuple[Ended | None, float]:
 def grammar(draw: random.Random, folder: Path) -> tuple[list[str], str]:
     """A random algorithm, trained for a round."""
     parts = []
-    for name in [draw.choice(list(recipes.KNOWN)), *(["gel"] if draw.random() < 0.3 else [])]:
+    names = [draw.choice(list(recipes.RECIPES))]
+    names += [draw.choice(list(recipes.PARTS))] if draw.random() < 0.25 else []
+    names += ["gel"] if draw.random() < 0.3 else []
+    for name in names:
         own = [*recipes.KNOWN[name].keys] * 2 + [*recipes.COMMON] if draw.random() < 0.8 else KEYS
         keys = [f"{draw.choice(own)}={draw.choice(VALUES + ENDS)}" for _ in range(draw.choice([0, 1, 1, 2]))]
         parts.append(name + (":" + ",".join(keys) if keys else ""))
