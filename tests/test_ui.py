@@ -131,11 +131,11 @@ def test_it_shows_how_far_a_run_is_and_waits_for_one_that_has_not_begun(stopped:
         assert json.loads(ask(ui.url + "data")[1])["arms"] == []
 
 
-def test_a_damaged_folder_is_told_on_the_page(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_shown_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_text('{"round": 0}\n')
     (tmp_path / "config.json").write_text("{")
     with Ui([tmp_path]) as ui:
-        assert "is not JSON" in json.loads(ask(ui.url + "data")[1])["error"]
+        assert "cannot be read as JSON" in json.loads(ask(ui.url + "data")[1])["error"]
 
 
 def test_a_file_named_stop_ends_a_run_that_goes_on_bit_for_bit(tmp_path: Path) -> None:
