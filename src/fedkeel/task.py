@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import draws
+from . import draws, grammar
 from .data import FederatedData
 from .data.augment import Augment
 from .errors import InputError, check, reason
@@ -119,9 +119,16 @@ class Task:
         """The same task, evaluated on a fixed draw of the test samples; None keeps them all."""
         return self if samples is None else self._with(self.data.tested_on(samples))
 
+    def validated(self, share: float) -> Task:
+        """The same task with this share of every client's samples kept for validation, the same ones in every run."""
+        if share == 0:
+            return self
+        given = grammar.parse(self.spec)[0][1].get("seed", 0) if self.spec is not None else 0
+        return self._with(self.data.held_out(share, int(given)))
+
     def _with(self, data: FederatedData) -> Task:
         same = replace(self, data=data)
-        object.__setattr__(same, "spec", self.spec)  # the name does not depend on dtype, device or test samples
+        object.__setattr__(same, "spec", self.spec)  # the name does not depend on dtype, device or held-out samples
         return same
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:

@@ -42,6 +42,7 @@ class FederatedData:
         if test is not None and not (isinstance(test, list | tuple) and len(test) == 2):
             raise InputError(f"test must be a pair (inputs, targets). Got {type(test).__name__} instead.")
         self.test = None if test is None else (_tensor(test[0], "test x"), _tensor(test[1], "test y"))
+        self.validation: tuple[Tensor, Tensor] | None = None  # see `held_out`
         self._validate()
 
     @classmethod
@@ -178,6 +179,7 @@ class FederatedData:
         same = copy.copy(self)
         same.x, same.y = pair(self.x, self.y)
         same.test = None if self.test is None else pair(*self.test)
+        same.validation = None if self.validation is None else pair(*self.validation)
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
             same._validate()
         return same
@@ -189,6 +191,29 @@ class FederatedData:
             drawn = np.sort(draws.generator(0, "eval-samples").permutation(len(self.test[0]))[:samples])
             index = torch.from_numpy(drawn)
             same.test = self.test[0][index], self.test[1][index]
+        return same
+
+    def held_out(self, share: float, seed: int = 0) -> Self:
+        """The same data with floor(share n_i) samples of every client kept for validation, never its last one.
+
+        Which ones depends on the seed and the client alone.
+
+        >>> data = FederatedData.from_arrays(torch.arange(12.0)[:, None], [0] * 12, clients=[0] * 10 + [1, 1])
+        >>> data.held_out(0.25).sizes([0, 1]).tolist(), len(data.held_out(0.25).validation[0])
+        ([8, 2], 2)
+        """
+        sizes = np.diff(self.offsets)
+        counts = np.minimum(np.floor(share * sizes + 1e-9).astype(np.int64), sizes - 1)
+        kept = np.ones(len(self.x), dtype=bool)
+        owners = np.flatnonzero(counts)
+        if not len(owners):
+            raise InputError(f"A validation share of {share:g} keeps no sample: all clients hold too few.")
+        for client, generator in zip(owners, draws.generators(seed, "validation", 0, owners), strict=True):
+            kept[self.offsets[client] + generator.permutation(sizes[client])[: counts[client]]] = False
+        train, other = (torch.from_numpy(np.flatnonzero(part)) for part in (kept, ~kept))
+        same = copy.copy(self)
+        same.x, same.y, same.validation = self.x[train], self.y[train], (self.x[other], self.y[other])
+        same.offsets = np.concatenate([[0], np.cumsum(sizes - counts)])
         return same
 
     def _validate(self) -> None:

@@ -44,7 +44,9 @@ class Engine(Protocol):
     def restore(self, memories: Memories) -> None:
         """Go on with the memories of a checkpoint."""
 
-    def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: dict[str, Tensor], samples: tuple[Tensor, Tensor] | None
+    ) -> dict[str, float | None]:
         """Test loss and accuracy of a model."""
 
     def close(self) -> None:

@@ -217,9 +217,11 @@ class Threads:
     def restore(self, memories: Memories) -> None:
         self._memories = memories
 
-    def evaluate(self, task: Task, x: Tensor, buffers: dict[str, Tensor]) -> dict[str, float | None]:
-        """Test loss and accuracy (or the task's metric) of this model; of the largest sub-model that is trained."""
-        if task.data.test is None:
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: dict[str, Tensor], samples: tuple[Tensor, Tensor] | None
+    ) -> dict[str, float | None]:
+        """Loss and accuracy (or the task's metric) on samples; with a capacity, of the largest sub-model trained."""
+        if samples is None:
             return {"loss": None, "accuracy": None}
         capacity = self.capacity
         if capacity is not None and (top := self.levels[capacity.top(self.levels)]):
@@ -227,11 +229,11 @@ class Threads:
         models = [worker.model for worker in self.all]  # with a capacity, its largest level
         for model in models:
             model.load(x, buffers)
-        y = task.data.test[1]
-        size = max(1, BLOCK // max(1, task.data.test[0][0].numel()))
-        blocks = [slice(b, b + size) for b in range(0, len(y), size)]
+        inputs, y = samples
+        size = max(1, BLOCK // max(1, inputs[0].numel()))
+        blocks = list(zip(torch.split(inputs, size), torch.split(y, size), strict=True))
         with nullcontext() if capacity is None else capacity.evaluating(models, task):
-            parts = list(self.map(Worker.evaluate, blocks))
+            parts = list(self.map(lambda worker, block: worker.evaluate(*block), blocks))
         output = torch.cat([o for o, _ in parts])
         loss = float(torch.cat([v for _, v in parts]).double().mean())
         scores: dict[str, float | None] = {"loss": loss}

@@ -83,10 +83,8 @@ class Worker:
         return slicing.class_rows(self.model, self.task.data.x[:2]).to(self.model.flat.device)
 
     @torch.no_grad()
-    def evaluate(self, block: slice) -> tuple[Tensor, Tensor]:
-        """(outputs, losses) on a slice of the test set."""
-        assert self.task.data.test is not None
-        x, y = self.task.data.test[0][block], self.task.data.test[1][block]
+    def evaluate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(outputs, losses) on these samples."""
         self.model.module.eval()
         output = self.model.module(self.layout(x))
         return output, self.task.loss(output, y)

@@ -12,7 +12,7 @@ from .. import recipes
 from ..algorithm import Algorithm
 from ..engine.threads import MODES, Threads
 from ..errors import InputError
-from ..ranges import SEED
+from ..ranges import SEED, Range
 from ..round import Job
 from ..settings import (
     NUMBER,
@@ -47,6 +47,7 @@ def is_here(device: Any) -> bool:
 
 DTYPE = one_of(DTYPES, " or ".join(DTYPES))
 DEVICE = Kind(str, is_here, "'cpu', or 'cuda' or 'mps' where this machine and its torch have one")
+SHARE = number(Range(0, 0.9))
 ENGINE = one_of(MODES, "'auto', 'serial', 'batched' or 'probe'")
 
 
@@ -63,7 +64,11 @@ class SharedConfig:
     lr: float | None = setting(None, POSITIVE, "client rate of algorithms that set none; default the task's")
     target: float | None = setting(None, NUMBER, "count rounds to this accuracy; default the task's", "ACCURACY")
     eval_every: int = setting(1, integer(), "evaluate every K rounds", "K")
+    eval_last: int | None = setting(None, integer(), "evaluate every one of the last N rounds, too", "N")
     eval_samples: int | None = setting(None, integer(), "evaluate on a fixed draw of N test samples", "N")
+    validation: float = setting(
+        0.0, SHARE, "keep this share of every client's data for validation: not trained on, evaluated", "SHARE"
+    )
     engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task) or probe (tries both)", "MODE")
     compile: bool = setting(False, SWITCH, "train by C kernels where there are some; needs a C compiler")
     device: str = setting("cpu", DEVICE, "cpu, cuda or mps")
@@ -84,6 +89,14 @@ class SharedConfig:
     def plain(self) -> dict[str, Any]:
         """The settings as `config.json` has them."""
         return {name: getattr(self, name) for name in settings(type(self))}
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is evaluated after this round."""
+        return round % self.eval_every == 0 or round > self.rounds - (self.eval_last or 1)
+
+    def prepared(self, task: Task) -> Task:
+        """The task as a run uses it: without the samples for validation, with the test samples that are evaluated."""
+        return task.validated(self.validation).tested_on(self.eval_samples)
 
     def adjusted(self, task: Task) -> Task:
         """The task with the rate and the target of these settings."""

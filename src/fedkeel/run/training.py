@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def train(
     chosen = RunConfig.from_keywords({**named, **settings})
     if chosen.compile:
         local = replace(local, compile=True)
-    seed, tested = chosen.seed, chosen.adjusted(task).tested_on(chosen.eval_samples)
+    seed, tested = chosen.seed, chosen.prepared(chosen.adjusted(task))
     if tested.data.test is None:
         warnings.warn(NO_TEST, StabilityWarning, stacklevel=2)
     with naming("Before round 1"):
@@ -206,11 +207,12 @@ def _play(
     callbacks: Sequence[Callback],
 ) -> Run:
     """Run the remaining rounds."""
+    chosen = RunConfig.from_config(config)
     began = time.perf_counter() - (history[-1]["wall_seconds"] if history else 0.0)
 
     def note(row: dict[str, Any], evaluate: bool) -> bool:
         with naming(f"The evaluation after round {state.round}"):
-            score = _evaluate(job, state, engine) if evaluate else {"loss": None, "accuracy": None}
+            score = _evaluate(job, state, engine, evaluate)
         known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
@@ -240,8 +242,7 @@ def _play(
                     status, new = "diverged", replace(state, round=new.round, totals=new.totals)
                     row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
                 state = new
-                last = state.round == job.rounds or status == "diverged"
-                stop = note(row, last or state.round % config["eval_every"] == 0)
+                stop = note(row, status == "diverged" or chosen.evaluates(state.round))
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
             how = "failed" if failed else status
@@ -277,14 +278,21 @@ def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) 
     return diagnose(job, state, engine)
 
 
-def _evaluate(job: Job, state: State, engine: Threads) -> dict[str, float | None]:
+def _evaluate(job: Job, state: State, engine: Threads, wanted: bool) -> dict[str, float | None]:
+    """The columns of the test set and, if there is one, of the validation set; empty where no evaluation is wanted."""
+    data = job.task.data
+    sets = {"": data.test} | ({} if data.validation is None else {"validation_": data.validation})
+    if not wanted:
+        return dict.fromkeys(prefix + column for prefix, column in product(sets, ("loss", "accuracy")))
     models = {"": state.x}
     for rule in job.algorithm.hooks["models"]:
         models = rule.models(state.x, state.rules[rule.slot])
     scores: dict[str, float | None] = {}
-    for name, x in models.items():
-        score = engine.evaluate(job.task, x, state.buffers)
-        scores |= {f"{column}_{name}" if name else column: value for column, value in score.items()}
+    for prefix, samples in sets.items():
+        for name, x in models.items():
+            score = engine.evaluate(job.task, x, state.buffers, samples)
+            suffix = f"_{name}" if name else ""
+            scores |= {f"{prefix}{column}{suffix}": value for column, value in score.items()}
     return scores
 
 
@@ -325,7 +333,7 @@ def _go_on(
 ) -> Run:
     """Continue a stopped run; the caller holds the lock of its directory."""
     chosen = RunConfig.from_config(config)
-    tested = task.tested_on(chosen.eval_samples)
+    tested = chosen.prepared(task)
     identity = Identity(config, identity_of(tested.data))
     algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
     with naming("Before the run goes on"):
@@ -352,7 +360,7 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     known = read_run(path)
     config, chosen = known.config, RunConfig.from_config(known.config)
     task = task or task_of(config)
-    tested = task.tested_on(chosen.eval_samples)
+    tested = chosen.prepared(task)
     identity = Identity(config, identity_of(tested.data))
     if capacity := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels
         task = recipes.capacity(capacity).adapt(task)

@@ -1,0 +1,70 @@
+"""A share of every client's data for validation, and rounds that are evaluated at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedkeel as fk
+from fedkeel.conformance import toy, toy_world
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.floats(0.01, 0.9), st.integers(0, 3))
+def test_every_client_gives_the_floor_of_its_share_and_keeps_at_least_one_sample(sizes, share, seed):
+    owners, x = np.repeat(np.arange(len(sizes)), sizes), torch.arange(float(sum(sizes)))[:, None]
+    data = fk.FederatedData.from_arrays(x, np.zeros(sum(sizes), dtype=np.int64), owners)
+    given_up = [min(int(share * size + 1e-9), size - 1) for size in sizes]
+    if not sum(given_up):
+        with pytest.raises(fk.InputError, match="keeps no sample"):
+            data.held_out(share, seed)
+        return
+    split = data.held_out(share, seed)
+    assert split.sizes(np.arange(len(sizes))).tolist() == [n - few for n, few in zip(sizes, given_up, strict=True)]
+    together = sorted(split.x.flatten().tolist() + split.validation[0].flatten().tolist())
+    assert together == x.flatten().tolist()
+    assert torch.equal(split.x, data.held_out(share, seed).x)
+
+
+def test_validation_samples_are_not_trained_on_and_do_not_depend_on_the_runs_seed():
+    task = toy()
+    split = task.validated(0.3)
+    by_hand = fk.train(split, "scaffold", toy_world(), 4, seed=3)
+    run = fk.train(task, "scaffold", toy_world(), 4, seed=3, validation=0.3)
+    assert torch.equal(run.params, by_hand.params)
+    assert run.config["validation"] == 0.3
+    other = fk.train(task, "scaffold", toy_world(), 4, seed=4, validation=0.3)
+    assert other.history[0]["gradients"] == 0
+    last = run.history[-1]
+    output = run.model()(split.data.validation[0].float())
+    right = (output.argmax(1) == split.data.validation[1]).double().mean()
+    assert last["validation_accuracy"] == pytest.approx(float(right))
+    assert last["validation_loss"] > 0 and last["loss"] is not None
+
+
+def test_without_a_share_nothing_changes_and_no_column_appears():
+    plain, zero = (fk.train(toy(), "fedavg", toy_world(), 2, **more) for more in ({}, {"validation": 0.0}))
+    assert torch.equal(plain.params, zero.params)
+    assert "validation_loss" not in zero.history[-1]
+
+
+def test_a_run_with_validation_resumes_bit_for_bit(tmp_path):
+    whole = fk.train(toy(), "fedavg", toy_world(), 6, validation=0.25, eval_every=2)
+    fk.train(toy(), "fedavg", toy_world(), 6, validation=0.25, eval_every=2, stop_after=3, checkpoint=tmp_path)
+    resumed = fk.resume(tmp_path, toy())
+    assert torch.equal(resumed.params, whole.params)
+    assert [row["validation_loss"] for row in resumed.history] == [row["validation_loss"] for row in whole.history]
+
+
+def test_every_one_of_the_last_rounds_is_evaluated():
+    history = fk.train(toy(), "fedavg", toy_world(), 9, eval_every=4, eval_last=3).history
+    assert [row["round"] for row in history if row["loss"] is not None] == [0, 4, 7, 8, 9]
+
+
+@pytest.mark.parametrize(("name", "value"), [("validation", 0.95), ("validation", -0.1), ("eval_last", 0)])
+def test_shares_and_counts_out_of_range_are_refused(name, value):
+    with pytest.raises(fk.InputError, match=f"'{name}' parameter of train"):
+        fk.train(toy(), "fedavg", toy_world(), 1, **{name: value})
