@@ -22,6 +22,7 @@ from fedkeel.data.batches import Batches
 from fedkeel.engine.threads import Local
 from fedkeel.errors import is_number
 from fedkeel.ranges import COUNT, FADING, POSITIVE, RATE, Range, check_memory, plain
+from fedkeel.robust import ROBUST
 from fedkeel.rules import RULES
 from fedkeel.run.config import RunConfig
 from fedkeel.settings import settings
@@ -47,7 +48,7 @@ def test_a_range_holds_numbers_of_python_and_of_numpy(allowed: Range, inside: li
 def parts() -> list[tuple[type, str]]:
     """Every number of every part of an algorithm, by class and name."""
     found = []
-    for kind in [*RULES.values(), *recipes.OPTIMIZERS.values(), *CAPACITIES.values(), Local]:
+    for kind in [*RULES.values(), *recipes.OPTIMIZERS.values(), *CAPACITIES.values(), *ROBUST.values(), Local]:
         made = kind()
         for one in fields(kind) if is_dataclass(kind) else ():
             if is_number(getattr(made, one.name)) or (one.default is None and one.name not in TEXTS):

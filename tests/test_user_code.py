@@ -141,6 +141,16 @@ def test_a_loss_that_raises_in_a_round_names_round_client_step_and_function() ->
     assert text.startswith("Round 1, client ") and ", step 1: Broken: while training (in fails_while_training" in text
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [{"loss": lambda output, target: fk.cross_entropy(output, target).detach()}, {"model": lambda: Net(Tensor.detach)}],
+    ids=["loss", "model"],
+)
+def test_a_loss_without_a_gradient_is_refused_with_what_to_look_for(parts: dict[str, Any]) -> None:
+    text = refusal(lambda: play(replace(toy(), **parts)))
+    assert "does not depend on the model's parameters" in text and "look for detach()" in text
+
+
 def test_a_metric_that_raises_says_after_which_round() -> None:
     text = refusal(lambda: play(replace(toy(), metric=broken)), fk.ClientError)
     assert text.startswith("The evaluation after round 0: Broken: on purpose") and "(in broken" in text

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from .aggregate import WEIGHTS, Weights
-from .errors import check, is_count, is_number
 from .messages import Update
+from .ranges import COUNT, Range, keep
 
 BLOCK = 2**16  # coordinates sorted at a time
 
@@ -83,8 +83,8 @@ class Trimmed(Weights):
     robust: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(is_number(self.share) and 0 < self.share < 0.5, self, "share", "in (0, 0.5)", self.share)
-        check(self.count is None or is_count(self.count), self, "count", "an integer >= 1", self.count)
+        keep(self, Range(1e-9, 0.5, below=True), "share")
+        keep(self, COUNT, "count")
 
     def cut(self, clients: int) -> int:
         """The clients cut at each end."""
@@ -131,7 +131,7 @@ class Krum(Weights):
     robust: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(is_count(self.bad), self, "bad", "an integer >= 1", self.bad)
+        keep(self, COUNT, "bad")
 
     def combine(self, updates: Sequence[Update]) -> Tensor:
         rows = _rows(updates)
@@ -158,8 +158,7 @@ class MultiKrum(Weights):
     robust: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(is_count(self.bad), self, "bad", "an integer >= 1", self.bad)
-        check(self.keep is None or is_count(self.keep), self, "keep", "an integer >= 1", self.keep)
+        keep(self, COUNT, "bad", "keep")
 
     def combine(self, updates: Sequence[Update]) -> Tensor:
         rows = _rows(updates)

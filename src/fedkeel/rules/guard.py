@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import check, is_count, is_number
+from ..errors import check
 from ..messages import Update
+from ..ranges import Range, keep
 from ..rule import Rule, Tensors, View
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Guard(Rule):
 
     def __post_init__(self) -> None:
         check(self.action in ("clip", "reject"), self, "action", "'clip' or 'reject'", self.action)
-        check(is_number(self.k) and self.k >= 1, self, "k", "a number >= 1", self.k)
-        check(is_count(self.window) and self.window <= 10_000, self, "window", "an integer in [1, 10000]", self.window)
+        keep(self, Range(1, 1e9), "k")
+        keep(self, Range(1, 10_000, whole=True), "window")
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         return {"medians": torch.zeros(self.window, dtype=torch.float64)}  # of recent rounds, the last one last

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.batches import Batch
+from ...errors import InputError
 from ...flat import FlatModel
 from ...task import Task
 from .split import Split
@@ -78,6 +79,11 @@ class Serial:
         with torch.enable_grad():
             losses = self._losses(self.layout(batch.x[0]), batch.y[0], loss, represents)
             value = losses.mean() if batch.share is None else (losses * batch.share[0]).sum()
+        if not value.requires_grad:
+            raise InputError(
+                "The loss does not depend on the model's parameters, so there is nothing to train: look for detach(), "
+                "no_grad(), item() or numpy in the model and the loss."
+            )
         grad.zero_()
         value.backward()  # type: ignore[no-untyped-call]
         return grad[None], value.detach().view(1, 1)
