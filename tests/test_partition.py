@@ -14,6 +14,7 @@ from fedkeel.data.partition import (
     PARTITIONS,
     dirichlet,
     dirichlet_balanced,
+    dirichlet_by_label,
     dirichlet_repeated,
     iid,
     natural,
@@ -30,6 +31,7 @@ COVERING = {
     "shards": partial(shards, per_client=1),
     "dirichlet": partial(dirichlet, alpha=0.3),
     "dirichlet_balanced": partial(dirichlet_balanced, alpha=0.3, tries=3),
+    "dirichlet_by_label": partial(dirichlet_by_label, alpha=0.3, minimum=1, tries=3),
     "quantity": partial(quantity, spread=2.0),
 }
 

@@ -125,7 +125,8 @@ def dirichlet_by_label(
 
         q_c ~ Dir(alpha 1_N) over the clients that still hold less than n/N, for every label c
 
-    Drawn again until every client holds at least `minimum` samples, at most `tries` times.
+    Drawn again until every client holds at least `minimum` samples; after `tries` draws, random samples of the largest
+    clients go to those with fewer.
 
     >>> sizes = np.bincount(dirichlet_by_label(np.repeat(np.arange(10), 100), clients=20, alpha=0.1))
     >>> int(sizes.sum()), bool(sizes.min() >= 10), bool(sizes.max() > 60)
@@ -140,8 +141,10 @@ def dirichlet_by_label(
         counts = _spread(generator, held, clients, alpha)
         if counts.sum(1).min() >= minimum:
             return _deal(classes, counts, generator)
-    few = f"{minimum} samples in {tries} draws by Dir({alpha:g})"
-    raise InputError(f"Some of {clients} clients always had fewer than {few}: use a larger alpha or fewer clients.")
+    quota = np.maximum(counts.sum(1), minimum)
+    while quota.sum() > len(classes):
+        quota[quota.argmax()] -= 1
+    return _deal(classes, _rebalance(generator, counts, quota), generator)
 
 
 def dirichlet_repeated(
