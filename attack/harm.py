@@ -131,6 +131,6 @@ def _outcome(ended: Ended, place: Path) -> object:
     """What must not change: models and histories, what a command prints, the page that `report` writes."""
     assert ended.code == 0, ended.err
     page = place / "report.html"
-    written = re.sub(r'"made": ?"[^"]*"', "", page.read_text()) if page.exists() else ""
+    written = re.sub(r'"made": ?"[^"]*"', "", page.read_text(errors="replace")) if page.exists() else ""
     kept = bits(place) if ended.out.startswith("{") else {}  # resume; the others read no models
     return kept, re.sub(r'"wall_seconds": [^,}]*', "", ended.out), written

@@ -140,10 +140,10 @@ def read_toml(file: Path) -> dict[str, Any]:
 # Tensors
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON value as safetensors, block by block, as they may not fit into RAM twice.
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    """Write tensors and a JSON object as safetensors, block by block, as they may not fit into RAM twice.
 
-    The checksum covers the whole file, with zeros where the checksum itself stands.
+    Gives the checksum, which covers the whole file, with zeros where the checksum itself stands.
     """
     head, order = header(tensors, {"fedkeel": json.dumps(about, default=repr), CHECKSUM: UNKNOWN})
     sum = hashlib.sha256(head)
@@ -157,10 +157,11 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
                 added.result()
         out.seek(head.index(UNKNOWN.encode()))
         out.write(sum.hexdigest().encode())
+    return sum.hexdigest()
 
 
 def check_tensors(file: Path) -> dict[str, Any]:
-    """Compare a file of tensors with its checksum; gives the JSON value it was written with."""
+    """Compare a file of tensors with its checksum; gives the JSON object it was written with, and the checksum."""
     with reading(file, "tensors"):
         with safetensors.safe_open(file, "pt") as opened:
             about = opened.metadata() or {}
@@ -178,7 +179,7 @@ def check_tensors(file: Path) -> dict[str, Any]:
         value = json.loads(about["fedkeel"])
     if not isinstance(value, dict):
         raise damaged(file, "its description is not a JSON object")
-    return value
+    return value | {CHECKSUM: about[CHECKSUM]}
 
 
 def prefix_checksum(file: Path, length: int) -> str | None:

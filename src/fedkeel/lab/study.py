@@ -229,7 +229,7 @@ def one_run(
     if (known := known_run(study, text, seed, folder)) is not None:
         began(known.config)
         if known.status != "stopped":
-            check_model(folder, known.config)
+            check_model(folder)
             watch(text, seed, known.history[-1])
             return known.history, known.status
         run = training.resume(folder, task=task, callbacks=callbacks, workers=study.workers)

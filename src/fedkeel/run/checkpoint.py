@@ -28,16 +28,15 @@ from ..engine.memory import Memories
 from ..errors import InputError, StabilityWarning
 from ..files import (
     BLOCK,
+    CHECKSUM,
     check_tensors,
-    checksum,
     damaged,
-    plain,
     prefix_checksum,
     read_json,
     reading,
     write_json,
     write_tensors,
-)  # fmt: skip
+)
 from ..flat import FlatModel
 from ..messages import flatten
 from ..round import State
@@ -182,24 +181,26 @@ def has_state(folder: Path) -> bool:
 # The end
 
 
-def save_model(folder: Path, module: torch.nn.Module, config: dict[str, Any]) -> None:
-    """Write `model.safetensors` under the module's own names, bound to the run's configuration."""
+def save_model(folder: Path, module: torch.nn.Module) -> str:
+    """Write `model.safetensors` under the module's own names; gives its checksum."""
     tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    write_tensors(folder / MODEL, tensors, {"config": checksum(plain(config))})
+    return write_tensors(folder / MODEL, tensors, {})
 
 
-def check_model(folder: Path, config: dict[str, Any]) -> None:
-    """Compare a model with its checksum and with its run; version 0.1 wrote neither."""
-    if (folder / MARK).exists() and check_tensors(folder / MODEL).get("config") != checksum(plain(config)):
-        raise damaged(folder / MODEL, "it is the model of another run")
+def check_model(folder: Path) -> None:
+    """Compare the model of a finished run with its checksum and with the run's outcome; version 0.1 wrote neither."""
+    if (folder / OUTCOME).exists():
+        known = read_json(folder / OUTCOME).get("model")
+        if check_tensors(folder / MODEL)[CHECKSUM] != known:
+            raise damaged(folder / MODEL, "it is not the model this run ended with")
 
 
-def load_model(folder: Path, model: FlatModel, config: dict[str, Any]) -> None:
+def load_model(folder: Path, model: FlatModel) -> None:
     """Read `model.safetensors` into an adopted model."""
     file = folder / MODEL
     if not file.exists():
         raise InputError(f"{file} is not there: the run has not ended; continue it with fedkeel resume {folder}.")
-    check_model(folder, config)
+    check_model(folder)
     with reading(file, "the model of this run"):
         try:
             model.module.load_state_dict(safetensors.torch.load_file(file))
@@ -207,10 +208,10 @@ def load_model(folder: Path, model: FlatModel, config: dict[str, Any]) -> None:
             raise damaged(file, " ".join(str(error).split())) from error
 
 
-def save_outcome(folder: Path, status: str, history: dict[str, Any]) -> None:
+def save_outcome(folder: Path, status: str, history: dict[str, Any], model: str) -> None:
     """Write how the run ended; from here on it is finished."""
     config = read_json(folder / CONFIG)
-    write_json(folder / OUTCOME, {"status": status, "history": history, "config": config})
+    write_json(folder / OUTCOME, {"status": status, "history": history, "model": model, "config": config})
 
 
 @dataclass(frozen=True)

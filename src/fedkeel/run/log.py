@@ -84,10 +84,10 @@ def write_run(folder: Path, run: Run) -> None:
     write_text(folder / HISTORY, text)
     with writing(folder / TABLE) as beside:
         run.history.to_csv(beside)
-    checkpoint.save_model(folder, run.model(), run.config)
+    model = checkpoint.save_model(folder, run.model())
     if run.status == "stopped":
         (folder / OUTCOME).unlink(missing_ok=True)
         checkpoint.save_state(folder, run.state, run.memories, run.identity, Written(text).known())
     else:
-        checkpoint.save_outcome(folder, run.status, Written(text).known())
+        checkpoint.save_outcome(folder, run.status, Written(text).known(), model)
         checkpoint.drop_state(folder)

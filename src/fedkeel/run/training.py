@@ -369,6 +369,6 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     if has_state(path) and known.status == "stopped":  # the model may be older, from an earlier stop
         state, memories, history = newest_state(path, identity, len(task.data), "cpu")
         return Run(config, history, known.status, state, model, memories, identity)
-    load_model(path, model, config)
+    load_model(path, model)
     state = State(model.flat.clone(), x0, model.buffers(), {}, {}, known.history.last("round") or 0)
     return Run(config, known.history, known.status, state, model, Memories(len(task.data)), identity)

@@ -151,7 +151,7 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     dtype = DTYPES[run.config["dtype"]]
     cast = task.cast(dtype, "cpu")
     model = cast.adopt(run.config["seed"], dtype, "cpu")
-    load_model(run.folder, model, run.config)
+    load_model(run.folder, model)
     model.module.eval()
     data, (chosen, each) = cast.data, _chosen(len(task.data))
     sizes = np.minimum(data.sizes(chosen), each)

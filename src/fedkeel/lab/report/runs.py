@@ -104,7 +104,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 def _read(folder: Path) -> Ran:
     known, about = read_run(folder), folder / ENVIRONMENT
     if known.status != "stopped":
-        check_model(folder, known.config)  # what is replayed on the page is taken from it
+        check_model(folder)  # what is replayed on the page is taken from it
     environment = read_json(about) if about.exists() else {}
     return Ran(folder, known.config, environment, known.history, known.status)
 
