@@ -22,6 +22,12 @@ COMMAND = [sys.executable, "-c", "import sys, fedkeel_command; sys.exit(fedkeel_
 RUN = [*COMMAND, "run", "synthetic:users=4", "fedavg", "--cohort", "2"]
 
 
+def with_usual_signals() -> None:
+    """What nohup, or a shell's background, has ignored would stay ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
     out = tmp_path / "out"
@@ -50,8 +56,11 @@ def test_without_a_home_the_error_names_the_variable(monkeypatch, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_start_up_is_one_line(tmp_path, number):
-    process = subprocess.Popen([*RUN, "--out", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True)
-    time.sleep(0.6)
+    words = [*RUN, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=with_usual_signals)
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and maps.exists() and b"torch" not in maps.read_bytes():
+        time.sleep(0.02)  # until torch is being imported
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
     if process.returncode >= 0:  # before Python has set up anything the signal itself ends the process
@@ -63,7 +72,9 @@ def test_a_signal_finishes_the_round_and_says_how_to_go_on(tmp_path, kind, numbe
     out = tmp_path / "out"
     words = [*COMMAND, kind, *RUN[4:], "--rounds", "100000", "--out", str(out), "--checkpoint-every", "5"]
     words += ["--grid", "lr=0.01,0.1"] if kind == "sweep" else []
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=with_usual_signals
+    )
     try:
         deadline = time.monotonic() + 120
         while not list(out.rglob("state.safetensors")):
