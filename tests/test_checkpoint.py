@@ -69,6 +69,15 @@ def test_a_flipped_bit_is_noticed_and_the_checkpoint_before_serves(run, stopped,
         ends_as_ever(run, stopped)
 
 
+def test_a_kill_after_a_damaged_checkpoint_does_not_lose_the_one_before(run, stopped):
+    flip(run / STATE, 0.5)
+    with pytest.warns(fk.StabilityWarning, match="of round 6"):
+        fk.resume(run, toy(), stop_after=7)  # not a round in which a checkpoint is due
+    flip(run / STATE, 0.5)  # what the stop wrote
+    with pytest.warns(fk.StabilityWarning, match="of round 6"):
+        ends_as_ever(run, stopped)
+
+
 def test_two_damaged_checkpoints_are_refused_and_nothing_changes(run):
     for file in (STATE, PREVIOUS):
         flip(run / file, 0.7)

@@ -157,7 +157,7 @@ def test_a_file_without_a_setting_of_the_first_version_is_refused_in_one_line(tm
 
 def test_a_finished_run_of_the_first_version_is_read_without_what_came_later(tmp_path: Path) -> None:
     task = fk.tasks.get(TASK)
-    whole = fk.train(task, "fedavg", rounds=4, compile=False, checkpoint=tmp_path)
+    whole = fk.train(task, "fedavg", rounds=4, compile=False, checkpoint=tmp_path, every=2)
     config = json.loads((tmp_path / "config.json").read_text())
     for name in ("device", "compile", "eval_samples", "diagnose", "engine_reason", "sha256"):
         del config[name]
@@ -165,5 +165,7 @@ def test_a_finished_run_of_the_first_version_is_read_without_what_came_later(tmp
     for name in (".fedkeel.json", "outcome.json"):
         (tmp_path / name).unlink()
     assert RunConfig.from_config(config).compile is False
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     assert torch.equal(fk.resume(tmp_path, task).params, whole.params)
     assert fk.load(tmp_path, task).status == "done"
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before  # read, not trained again

@@ -196,6 +196,22 @@ def test_what_a_killed_process_was_writing_is_swept_and_other_hidden_files_are_n
     assert {f.name for f in tmp_path.rglob(".*")} == {".fedkeel.json", ".mine.99", ".hidden"}
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "checkpoint/state.safetensors"])
+def test_training_does_not_write_over_files_of_the_users_own(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(fk.InputError, match="was not written by fedkeel"):
+        fk.train(toy(), "fedavg", toy_world(), 1, checkpoint=tmp_path)
+    assert tree(tmp_path)[name] == b"mine" and not (tmp_path / ".fedkeel.json").exists()
+
+
+def test_a_foreign_file_beside_the_checkpoints_outlives_the_run(tmp_path):
+    fk.train(toy(), "fedavg", toy_world(), 4, checkpoint=tmp_path, every=2, stop_after=2)
+    (tmp_path / "checkpoint" / "mine.txt").write_text("mine")
+    assert fk.resume(tmp_path, toy()).status == "done"
+    assert [file.name for file in (tmp_path / "checkpoint").iterdir()] == ["mine.txt"]
+
+
 def test_a_damaged_mark_is_no_obstacle(tmp_path):
     (tmp_path / ".fedkeel.json").write_bytes(b"\xff{")
     with warnings.catch_warnings():

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +111,19 @@ def save_state(folder: Path, state: State, memories: Memories, identity: Identit
 
 def drop_state(folder: Path) -> None:
     """Remove the checkpoints, which a finished run does not need."""
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    for file in (STATE, PREVIOUS):
+        (folder / file).unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or not empty
+        (folder / CHECKPOINTS).rmdir()
 
 
-def newest_state(folder: Path, identity: Identity, population: int, device: str) -> tuple[State, Memories, History]:
+def newest_state(
+    folder: Path, identity: Identity, population: int, device: str, mend: bool = False
+) -> tuple[State, Memories, History]:
     """The newest checkpoint that is whole, with the history up to it; refuses one of another run.
 
-    A damaged one is passed over for the one before it, with a warning.
+    A damaged one is passed over for the one before it, with a warning. mend: the one before it takes its place, so that
+    the next checkpoint does not push it out; the caller holds the lock.
     """
     problems: list[str] = []
     for file in (folder / STATE, folder / PREVIOUS):
@@ -138,6 +144,8 @@ def newest_state(folder: Path, identity: Identity, population: int, device: str)
         for problem in problems:
             text = f"{problem} The run goes on from the checkpoint before it, of round {state.round}."
             warnings.warn(text, StabilityWarning, stacklevel=3)
+        if mend:
+            os.replace(file, folder / STATE)
         return state, memories, history
     raise InputError(" ".join(problems) + f" No whole checkpoint is left in {folder}; start the run again.")
 

@@ -134,6 +134,13 @@ def check_new(folder: Path, overwrite: bool) -> None:
     contents(folder)
 
 
+def check_own(folder: Path) -> None:
+    """Refuse to write over files of our names in a directory that fedkeel did not write."""
+    for name in (*sorted(FILES), str(STATE), str(PREVIOUS)):
+        if (folder / name).exists() and not _is_marked(folder):
+            raise InputError(f"{folder / name} was not written by fedkeel. Choose another directory for the run.")
+
+
 def new_folder(folder: Path, overwrite: bool) -> None:
     """Make room for a run: `check_new`, then empty the directory if it holds something."""
     check_new(folder, overwrite)

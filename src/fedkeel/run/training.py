@@ -31,7 +31,7 @@ from ..task import Task
 from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, configuration, task_of, world_of
-from .folder import HISTORY, locked
+from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
 from .norms import NormWatch
@@ -170,6 +170,8 @@ def _check_callbacks(callbacks: Sequence[Callback]) -> None:
 def _check_folder(checkpoint: Any) -> None:
     good = checkpoint is None or (isinstance(checkpoint, str | os.PathLike) and not Path(checkpoint).is_file())
     check(good, "train", "checkpoint", "the path of a directory, which need not exist", checkpoint)
+    if checkpoint is not None:
+        check_own(Path(checkpoint))
 
 
 def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
@@ -314,9 +316,11 @@ def resume(
     _check_callbacks(callbacks)
     path = Path(folder)
     config = read_config(path)  # before a lock would make a directory
+    task = task or task_of(config)
+    if ended(path) is not None:  # before the lock, which marks a directory of version 0.1 as ours
+        return load(path, task)
     with locked(path):
-        task = task or task_of(config)
-        if ended(path) is not None:
+        if ended(path) is not None:  # by the process that held the lock
             return load(path, task)
         return _go_on(path, config, task, algorithm, world, stop_after, callbacks, workers)
 
@@ -345,7 +349,7 @@ def _go_on(
         own_loss = bool(job.algorithm.hooks["loss"])
         engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
         if has_state(path):
-            state, memories, history = newest_state(path, identity, len(task.data), chosen.device)
+            state, memories, history = newest_state(path, identity, len(task.data), chosen.device, mend=True)
             engine.restore(memories)
         elif (rounds := lines(path / HISTORY) - 1) > chosen.checkpoint_every:
             raise InputError(f"{path} has a history of {rounds} rounds, but its checkpoint is gone.")
