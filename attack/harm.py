@@ -72,19 +72,21 @@ COMMANDS = {
 
 
 def harm(kind: str, cases: int, folder: Path, seed: int = 0) -> list[Counts]:
-    """Damage every file of this kind of directory `cases` times in all."""
+    """Damage the files of every name in this kind of directory `cases` times; a comparison has many of one name."""
     whole, twin, place = folder / "seed-0" / kind, folder / "seed-1" / kind, folder / "place"
-    names = sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
+    files: dict[str, list[str]] = {}
+    for file in sorted(file for file in whole.rglob("*") if file.is_file()):
+        files.setdefault(file.name, []).append(str(file.relative_to(whole)))
     wanted = {}
     for words in COMMANDS[kind]:
         _copy(whole, place)
         wanted[words[0]] = _outcome(_play(words, place), place)
     draw = random.Random(f"{kind} {seed}")
     found = []
-    for name in names:
-        counts = Counts(kind, name)
-        for _ in range(max(1, cases // len(names))):
-            words = draw.choice(COMMANDS[kind])
+    for file_name, names in files.items():
+        counts = Counts(kind, file_name)
+        for _ in range(cases):
+            name, words = draw.choice(names), draw.choice(COMMANDS[kind])
             _copy(whole, place)
             other = twin / name
             way = damage(place / name, draw, other if other.exists() else None)
@@ -115,8 +117,7 @@ def _excused(name: str, way: str, words: list[str]) -> bool:
 
 def _keep(content: bytes, folder: Path, counts: Counts) -> None:
     """Keep what failed, to look at it."""
-    name = counts.file.replace("/", "_")
-    (folder / f"failed-{counts.kind}-{name}-{len(counts.failures)}").write_bytes(content)
+    (folder / f"failed-{counts.kind}-{counts.file}-{len(counts.failures)}").write_bytes(content)
 
 
 def _copy(whole: Path, place: Path) -> None:

@@ -1,7 +1,7 @@
 """`make attack`: kill, damage and fuzz fedkeel, and count what became of it.
 
-    python attack/run.py                                  # 1,000 kills, 1,000 damages a directory, an hour of fuzzing
-    python attack/run.py --kills 20 --damages 200 --seconds 30
+    python attack/run.py                                  # 1,000 kills, 1,000 damages a file, an hour of fuzzing
+    python attack/run.py --kills 20 --damages 20 --seconds 30
     python attack/run.py --only kill --seed 5
 
 Exit code 1 if anything failed; the failures are listed, what failed is kept in --keep.
@@ -65,7 +65,7 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--damages", type=int, default=1000, help="to the files of each kind of directory")
+    parser.add_argument("--damages", type=int, default=1000, help="to the files of every name in a directory")
     parser.add_argument("--seconds", type=float, default=3600, help="of fuzzing")
     parser.add_argument("--cases", type=int, help="of each kind of fuzzing, at most")
     parser.add_argument("--kinds", nargs="+", choices=SHARES, default=list(SHARES), help="what is killed")

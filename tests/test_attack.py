@@ -17,7 +17,7 @@ ATTACK = Path(__file__).parents[1] / "attack"
     "words",
     [
         ["kill", "--kills", "8", "--kinds", "run", "comparison"],
-        ["harm", "--damages", "40"],
+        ["harm", "--damages", "5"],
         ["fuzz", "--cases", "15"],
     ],
     ids=["kill", "harm", "fuzz"],
