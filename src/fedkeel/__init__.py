@@ -22,6 +22,7 @@ from .engine.threads import Local
 from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .messages import Plan
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Yogi
+from .pace import Buffered, Synchronous
 from .recipes import algorithm
 from .robust import Krum, Median, MultiKrum, Trimmed
 from .rule import End, Me, Rule, Up, View
@@ -48,7 +49,7 @@ from .rules import (
 from .run.training import Run, load, resume, train
 from .task import Task, cross_entropy
 from .version import __version__
-from .world import Epochs, FixedSteps, UniformSteps, World
+from .world import Epochs, FixedSteps, Fleet, UniformSteps, World
 
 
 def __getattr__(name: str) -> Any:
@@ -59,11 +60,11 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "ClientError", "Contrastive", "Cut", "DeltaSGD",
-    "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "FederatedData", "FedkeelError",
-    "FixedSteps", "Guard", "Guess", "InputError", "Krum", "Local", "LocalGHBM", "Me", "Median", "Mime",
-    "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan", "Proximal", "Reports", "Rule", "Run",
-    "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning", "Task", "Trimmed", "Uniform",
-    "UniformSteps", "Up", "View", "Widths", "World", "Yogi", "__version__", "algorithm",
+    "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "Buffered", "ClientError", "Contrastive", "Cut",
+    "DeltaSGD", "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "FederatedData",
+    "FedkeelError", "FixedSteps", "Fleet", "Guard", "Guess", "InputError", "Krum", "Local", "LocalGHBM", "Me", "Median",
+    "Mime", "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan", "Proximal", "Reports", "Rule", "Run",
+    "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning", "Synchronous", "Task", "Trimmed",
+    "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi", "__version__", "algorithm",
     "cross_entropy", "load", "resume", "tasks", "trackers", "train",
 ]  # fmt: skip

@@ -96,12 +96,19 @@ DELTA: Key = ("", "delta", "weighted")
 COVER: Key = ("", "delta", "cover")  # by how much each element of the update is covered
 
 
+LISTS = (
+    "clients", "dropped", "late", "lost", "samples", "steps", "norms", "losses", "update_norms", "scalars", "updates",
+)  # fmt: skip
+
+
 @dataclass
 class Sums:
     """Updates of some clients of a cohort, summed; parts add up in cohort order."""
 
     clients: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)  # clients that missed the deadline
+    lost: list[int] = field(default_factory=list)  # clients that dropped out
     samples: list[Tensor] = field(default_factory=list)  # [clients, 1] each, as are the next ones
     steps: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
@@ -111,15 +118,17 @@ class Sums:
     updates: list[Update] = field(default_factory=list)  # unsummed, for weights that stack
     sums: dict[Key, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # gradients, samples, bytes
+    until: float | None = None  # the simulated time at which these clients are in
 
     def add(self, other: Sums) -> Sums:
         """Add the part that comes next in the cohort."""
-        for name in ("clients", "dropped", "samples", "steps", "norms", "losses", "update_norms", "scalars", "updates"):
+        for name in LISTS:
             getattr(self, name).extend(getattr(other, name))
         for key, value in other.sums.items():
             self.put(key, value)
         for name, number in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + number
+        self.until = self.until if other.until is None else other.until
         return self
 
     def put(self, key: Key, value: Tensor) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from .aggregate import WEIGHTS, Samples, Weights
 from .errors import check
 from .optim import SGD, Optimizer
+from .pace import Buffered, Pace, Synchronous
 from .rule import METHODS, Rule
 
 if TYPE_CHECKING:
     from .capacity import Capacity
     from .task import Task
-    from .world import World
+    from .world import Ints, World
 
 BUFFERS = ("average", "server")
 
@@ -24,7 +25,7 @@ class Algorithm:
     """FedAvg is the empty `Algorithm()`; everything else is a part of it changed or added.
 
     buffers: "average" (floating ones by samples, integer ones from the first client) or "server" (clients'
-    changes are dropped).
+    changes are dropped). pace: when the server steps; `Buffered(...)` is asynchronous.
 
     >>> Algorithm(client=SGD(0.01, momentum=0.9)).weights
     Samples()
@@ -36,6 +37,7 @@ class Algorithm:
     weights: Weights | str = field(default_factory=Samples)
     buffers: str = "average"
     capacity: Capacity | None = None  # sub-models for devices of different size
+    pace: Pace = field(default_factory=Synchronous)
     spec: str | None = None  # the text it was made from
     slots: dict[str, Rule] = field(init=False, repr=False, compare=False)  # the rules by the name of their tensors
     weighing: Weights = field(init=False, repr=False, compare=False)  # the weights as an object
@@ -52,6 +54,7 @@ class Algorithm:
             check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
         good = isinstance(self.rules, list | tuple) and all(isinstance(rule, Rule) for rule in self.rules)
         check(good, self, "rules", "a list of rules", self.rules)
+        check(isinstance(self.pace, Pace), self, "pace", "fk.Buffered(...) or fk.Synchronous()", self.pace)
         object.__setattr__(self, "client", self.client.for_clients())
         object.__setattr__(self, "server", self.server.for_server())
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -70,8 +73,11 @@ class Algorithm:
         rest = [] if server == "sgd" else [f"{server}-server"]
         return "+".join([type(self.client).__name__.lower(), *(rule.slot for rule in self.rules), *rest])
 
-    def resolve(self, task: Task, world: World) -> Algorithm:
-        """The same algorithm with every value filled in for this task and world; refuses what cannot work there."""
+    def resolve(self, task: Task, world: World, reached: tuple[Ints, Ints] | None = None) -> Algorithm:
+        """The same algorithm with every value filled in for this task and world; refuses what cannot work there.
+
+        reached: with a deadline, the steps that all clients do and those that are expected of them.
+        """
         from .legal import check_fit
         from .rules.guess import matched  # the control arm belongs to GEL
 
@@ -80,17 +86,18 @@ class Algorithm:
         if client.lr is None:
             client = replace(client, lr=base)
         if client.lr == "match-gel":
-            client = replace(client, lr=base * matched(client, world))
+            client = replace(client, lr=base * matched(client, world, reached))
         if server.lr == "match-gel":
-            server = replace(server, lr=matched(client, world))
-        known = replace(self, client=client, server=server)
+            server = replace(server, lr=matched(client, world, reached))
+        known = replace(self, client=client, server=server, pace=self.pace.fitted(len(task.data)))
         check_fit(known, task, world)
         return replace(known, rules=[rule.resolve(known, task, world) for rule in self.rules])
 
     def parameters(self) -> dict[str, Any]:
         """Every value, for the configuration."""
-        capacity = {} if self.capacity is None else {"capacity": self.capacity.parameters()}
-        return capacity | {
+        own = {} if self.capacity is None else {"capacity": self.capacity.parameters()}
+        own |= {"pace": self.pace.parameters()} if isinstance(self.pace, Buffered) else {}
+        return own | {
             "client": self.client.parameters(),
             "rules": [rule.parameters() for rule in self.rules],
             "server": self.server.parameters(),

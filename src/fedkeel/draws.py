@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0, step: int = 0) -> np.random.Generator:
@@ -44,3 +45,12 @@ def generators(seed: int, purpose: str, round: int, clients: Iterable[int]) -> I
 def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0, step: int = 0) -> int:
     """A seed for a torch generator, drawn from `generator`."""
     return int(generator(seed, purpose, round, client, step).integers(2**63))
+
+
+def uniforms(seed: int, purpose: str, clients: int) -> NDArray[np.float64]:
+    """Four numbers in [0, 1) for each of clients 0, 1, ..., at once; more clients change none of those before them.
+
+    >>> bool((uniforms(0, "device", 5)[:3] == uniforms(0, "device", 3)).all())
+    True
+    """
+    return generator(seed, purpose).random((clients, 4))

@@ -15,8 +15,9 @@ from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
 from .errors import StabilityWarning
-from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
+from .notation import BUFFERED, EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
 from .optim import Optimizer
+from .pace import Buffered, Synchronous
 from .rule import Rule
 from .tables import nearest
 from .toys import toy, toy_world
@@ -47,7 +48,8 @@ def explain(given: str | Algorithm) -> str:
     out += _optimizer(algorithm.client, server=False) + _lines(algorithm, "step")
     out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
     out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_least(algorithm), *_serve(algorithm)]
-    out += _optimizer(algorithm.server, server=True)
+    out += _optimizer(algorithm.server, server=True) + _asynchrony(algorithm)
+    algorithm = replace(algorithm, pace=Synchronous())  # which keeps and sends the same
     averaged = replace(algorithm, weights=Uniform()) if algorithm.weighing.stacks else algorithm
     out += ["", *_kept(averaged), *_traffic(averaged)]  # another aggregation keeps and sends the same
     out += _keys(text) if text else []
@@ -117,6 +119,27 @@ def _weighing(algorithm: Algorithm) -> str:
 def _least(algorithm: Algorithm) -> list[str]:
     least = algorithm.weighing.least()
     return [f"      x stays as it is in a round with |S| < {least}"] if least > 1 else []
+
+
+def _asynchrony(algorithm: Algorithm) -> list[str]:
+    """How the server steps in an asynchronous run, and what its rules mean by a round."""
+    pace = algorithm.pace
+    if not isinstance(pace, Buffered):
+        return []
+    a = pace.a if pace.a is not None else 0.5 if pace.staleness == "poly" else 10.0
+    hinge = f"1 if tau <= {pace.b:g}, else 1 / ({a:g} (tau - {pace.b:g}) + 1)"
+    factor = {"poly": f"(1 + tau)^-{a:g}", "hinge": hinge, "constant": "1"}[pace.staleness]
+    out = [
+        f"  asynchronous: {pace.inflight} clients are under way; a round is a server step, made when "
+        + ("an update has arrived" if pace.buffer == 1 else f"{pace.buffer} updates have arrived"),
+        f"      S the clients that arrived, C = {pace.buffer}/N;   tau_i server steps between dispatch and arrival",
+        f"      Delta_i <- s(tau_i) Delta_i before the mean, whose weights stay;   s(tau) = {factor}",
+    ]
+    if pace.alpha is not None:
+        out[2] = f"      Delta_i <- alpha s(tau_i) ((x_v + Delta_i) - x),   s(tau) = {factor}"
+        out.append(f"      alpha = {pace.alpha:g},   x_v the model that client i received")
+    rounds = [(rule.slot, nearest(BUFFERED, type(rule))) for rule in algorithm.rules]
+    return out + [f"      {slot}: {note}" for slot, note in rounds if note]
 
 
 def _kept(algorithm: Algorithm) -> list[str]:

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .aggregate import are_finite
-from .algorithm import Algorithm
 from .engine.worker import Site, Worker
 from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
@@ -30,6 +30,9 @@ from .optim import Optimizer
 from .response import lengths
 from .rule import End, Me, Objective, Rule, Tensors, Up, Walk, remembered
 from .world import Ints
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
 
 SENT = ("mean", "weighted", "derived", "scalars")  # the fields that `Up` and `Update` share: per rule, a row per client
 

@@ -155,6 +155,10 @@ class Update:
 
     def only(self, kept: NDArray[np.bool_]) -> Update:
         """The update of these clients; the others count as dropped."""
+        return replace(self.rows(kept), dropped=np.concatenate([self.dropped, self.clients[~kept]]))
+
+    def rows(self, kept: NDArray[np.bool_]) -> Update:
+        """The update of these clients alone."""
         rows = torch.from_numpy(np.flatnonzero(kept))
         columns: dict[str, Any] = {}
         for name in ("samples", "steps", "norms", "losses", "delta", "cover"):
@@ -163,8 +167,24 @@ class Update:
         for name in ("mean", "weighted", "derived", "scalars", "memory"):
             columns[name] = take_rows(getattr(self, name), rows)
         buffers = {name: value[rows] for name, value in self.buffers.items()}
-        dropped = np.concatenate([self.dropped, self.clients[~kept]])
-        return replace(self, clients=self.clients[kept], dropped=dropped, buffers=buffers, **columns)
+        return replace(self, clients=self.clients[kept], buffers=buffers, **columns)
+
+
+@dataclass(frozen=True)
+class Flights:
+    """What is under way in an asynchronous run: clients with the time at which they arrive, the broadcasts that they
+    received, and updates that are computed and have not arrived.
+    """
+
+    arrival: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    table: Ints = field(default_factory=lambda: np.empty((0, 11), dtype=np.int64))  # see `pace.Flight`
+    broadcasts: dict[str, Broadcast] = field(default_factory=dict)  # by version
+    updates: dict[str, Update] = field(default_factory=dict)  # by `version/number`
+
+    @property
+    def clients(self) -> Ints:
+        """Who is under way."""
+        return self.table[:, 0]
 
 
 def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:

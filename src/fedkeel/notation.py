@@ -259,6 +259,25 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
 }
 
 
+BUFFERED: dict[type[Rule], str] = {  # what a rule means by "round" in an asynchronous run
+    rules.Proximal: "x is the model that the client received, however old it is by now",
+    rules.Guess: "guesses fill up what the client was asked for when it was dispatched",
+    rules.GHBM: "tau counts server steps, by default round(N / buffer); M is of the version that the client received",
+    rules.LocalGHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
+    rules.FedHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
+    rules.FedCM: "D is the last server step before the client was dispatched, scaled by staleness as it was made",
+    rules.FedADC: "m is that of the version the client received; the server adds Delta as scaled by staleness",
+    rules.Scaffold: "c moves by the plain sum of the changes that arrived, not scaled by staleness, so that it stays "
+    "the mean of c_i",
+    rules.FedDyn: "h sums how far clients moved from the versions that they received, not scaled by staleness",
+    rules.AdaBest: "t and t_i are versions; avg is x plus the scaled Delta, although clients moved from older versions",
+    rules.MimeLite: "m is that of the version the client received; full gradients count by staleness, like Delta",
+    rules.Contrastive: "the received model is the version that the client was dispatched with",
+    rules.Schedule: "t and R count server steps",
+    rules.Guard: "the median is of the updates that arrived for one server step, before they are scaled by staleness",
+}
+
+
 @dataclass(frozen=True)
 class ExplainedOptimizer:
     """What is printed of an optimizer: `lines(optimizer, server)`, from g on clients, from Delta on the server."""

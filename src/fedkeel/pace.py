@@ -1,30 +1,326 @@
-"""When the server steps and whose updates it waits for. Only synchronous rounds exist so far."""
+"""When the server steps and whose updates it waits for: part of an algorithm, so both kinds stand in one comparison.
+
+    Synchronous    a cohort is invited, and the server steps when it is in
+    Buffered       clients are always under way, and the server steps when `buffer` updates have arrived
+
+Arrivals follow from durations that are known when a client is dispatched, so events need only a heap. Clients of one
+version train together when the first of them is needed; what the others will report waits in the state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from . import draws
 from .aggregate import Sums
 from .engine import Engine
+from .errors import check
 from .local import train_clients
-from .messages import Broadcast, Update, Work
+from .messages import Broadcast, Flights, Update, Work
+from .ranges import COUNT, POSITIVE, Range, keep
+from .world import Ints, draw_here
+from .world.clock import ARRIVES, COSTS, LATE, LOST, WAIT
 
 if TYPE_CHECKING:
     from .round import Job, State
 
-Pace = Callable[["Job", "State", Engine, Broadcast, Work], tuple[Iterable[Sums | Update], "State"]]
+STALENESS = ("poly", "hinge", "constant")
 
 
-def synchronous(
-    job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work
-) -> tuple[Iterable[Sums | Update], State]:
-    """Wait for all invited clients; weighted means are summed on the workers, unless a rule screens the updates."""
-    weights, screening = job.algorithm.weighing, job.algorithm.hooks["screen"]
-    train = partial(train_clients, job.algorithm)
-    if not screening:
-        return engine.run(train, broadcast, work, None if weights.stacks else weights), state
-    (rule,) = screening
-    updates = (part for part in engine.run(train, broadcast, work) if isinstance(part, Update))
-    return rule.screen(updates, state.rules[rule.slot]), state
+@dataclass(frozen=True)
+class Gathered:
+    """The updates of a server step: parts to sum, the state with what is still under way, and who reported."""
+
+    parts: Iterable[Sums | Update]
+    state: State
+    reported: dict[int, Ints]  # by the version they trained from
+    over: tuple[int, ...]  # versions from which nobody is under way any more
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """A cohort is invited in each round, and the server steps when it is in.
+
+    >>> Synchronous().participation(cohort=20)
+    20
+    """
+
+    def participation(self, cohort: int) -> int:
+        """|S| of a round, as rules see it."""
+        return cohort
+
+    def fitted(self, population: int) -> Synchronous:
+        """The same for a population of this size."""
+        return self
+
+    def whom(self, job: Job, state: State) -> Ints:
+        """The clients to invite now."""
+        return job.world.who(state.round + 1, len(job.task.data), job.seed, job.task.data.sizes, available(job, state))
+
+    def gather(self, job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work) -> Gathered:
+        """Wait for these clients; weighted means are summed on the workers, unless a rule screens the updates."""
+        weights, train = job.algorithm.weighing, partial(train_clients, job.algorithm)
+        parts: Iterable[Sums | Update]
+        if job.algorithm.hooks["screen"]:
+            parts = screened(job, state, (part for part in engine.run(train, broadcast, work)))
+        else:
+            parts = engine.run(train, broadcast, work, None if weights.stacks else weights)
+        return Gathered(parts, state, {broadcast.version: work.clients}, (broadcast.version,))
+
+
+class Flight(NamedTuple):
+    """A client under way. They are ordered by arrival, then by client."""
+
+    arrival: float
+    client: int
+    version: int
+    fate: int
+    steps: int
+    expected: int  # -1: not known
+    costs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Clients are always under way, and the server steps when `buffer` updates have arrived (FedBuff, FedAsync).
+
+        Delta = (1/B) sum_i s(tau_i) Delta_i            with uniform weights; tau_i server steps since i was dispatched
+        s = (1 + tau)^-a                                poly, a = 0.5
+        s = 1 if tau <= b, else 1 / (a (tau - b) + 1)   hinge, a = 10, b = 4
+
+    inflight: clients under way. dispatch: new ones are drawn when so many slots are free; 1 means at every arrival.
+    alpha: mix models as FedAsync does, x <- x + alpha s ((x_v + Delta_i) - x), x_v the model client i received.
+    Vectors of which a rule reads the plain mean, such as SCAFFOLD's, are not scaled by s.
+
+    >>> [round(Buffered(staleness="hinge").factor(tau), 3) for tau in (0, 4, 5)], Buffered().factor(3)
+    ([1.0, 1.0, 0.091], 0.5)
+    """
+
+    buffer: int = 10
+    inflight: int = 40
+    dispatch: int = 1
+    staleness: str = "poly"
+    a: float | None = None
+    b: float = 4
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        keep(self, COUNT, "buffer", "inflight", "dispatch")
+        keep(self, Range(0, 1e9), "a", "b")
+        keep(self, POSITIVE, "alpha")
+        check(self.staleness in STALENESS, self, "staleness", f"one of {', '.join(STALENESS)}", self.staleness)
+        must = f"at least buffer, {self.buffer}"
+        check(self.inflight >= self.buffer, self, "inflight", must, self.inflight)
+        check(self.dispatch <= self.inflight, self, "dispatch", f"at most inflight, {self.inflight}", self.dispatch)
+
+    def factor(self, tau: int) -> float:
+        """s: what an update counts whose client was dispatched tau server steps ago."""
+        a = self.a if self.a is not None else 0.5 if self.staleness == "poly" else 10.0
+        if self.staleness == "poly":
+            return float((1 + tau) ** -a)
+        return 1.0 if self.staleness == "constant" or tau <= self.b else 1 / (a * (tau - self.b) + 1)
+
+    def parameters(self) -> dict[str, Any]:
+        """Its values, for the configuration."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def participation(self, cohort: int) -> int:
+        return self.buffer
+
+    def fitted(self, population: int) -> Buffered:
+        """The same, with no more clients under way and in the buffer than there are."""
+        names = ("buffer", "inflight", "dispatch")
+        return replace(self, **{name: min(getattr(self, name), population) for name in names})
+
+    def whom(self, job: Job, state: State) -> Ints:
+        """The clients for the free slots after a server step."""
+        free = self.inflight - len(state.flights.arrival)
+        if free < self.dispatch:
+            return np.empty(0, dtype=np.int64)
+        return self._drawn(job, state, free, 0, set(state.flights.clients.tolist()))
+
+    def _drawn(self, job: Job, state: State, free: int, event: int, busy: set[int]) -> Ints:
+        """Clients that are neither under way nor already dispatched at this version; `event` counts its dispatches."""
+        population, there = len(job.task.data), available(job, state)
+        if event == 0 and not busy and there is None and free < population:  # the cohort of a synchronous round
+            generator = draws.generator(job.seed, "cohort", state.round + 1)
+            return np.sort(generator.choice(population, free, replace=False)).astype(np.int64)
+
+        def here(clients: Ints) -> NDArray[np.bool_]:
+            idle = np.array([client not in busy for client in clients.tolist()], dtype=bool)
+            return idle if there is None else idle & there(clients)
+
+        generator = draws.generator(job.seed, "cohort", state.round + 1, step=event)
+        return draw_here(generator, free, population, here)
+
+    def gather(self, job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work) -> Gathered:
+        """Let clients arrive until the buffer is full, and train those that are needed."""
+        heap = [*flights_of(state.flights), *self._dispatched(job, broadcast, work, state.sim_seconds)]
+        heapq.heapify(heap)
+        now, event = state.sim_seconds, 0
+        seen = set(work.clients.tolist())  # dispatched at this version
+        arrived: list[Flight] = []
+        absent: list[Flight] = []
+        while heap and len(arrived) < self.buffer:
+            flight = heapq.heappop(heap)
+            now = flight.arrival
+            (arrived if flight.fate == ARRIVES else absent).append(flight)
+            free = self.inflight - len(heap)
+            if free >= self.dispatch and len(arrived) < self.buffer:
+                event += 1
+                busy = seen | {one.client for one in heap} | {one.client for one in arrived}
+                clients = self._drawn(job, replace(state, sim_seconds=now), free, event, busy)
+                seen |= set(clients.tolist())
+                for one in self._dispatched(job, broadcast, job.work(broadcast.plan, state.round, clients), now):
+                    heapq.heappush(heap, one)
+        now = now if arrived or absent else now + WAIT
+
+        # Of each version that is needed now, everybody trains who will ever report.
+        out = Out(dict(state.flights.broadcasts), dict(state.flights.updates))
+        out.broadcasts[str(broadcast.version)] = broadcast
+        parts: list[Sums | Update] = []
+        reported: dict[int, Ints] = {}
+        for version in sorted({flight.version for flight in arrived}):
+            group = [flight for flight in arrived if flight.version == version]
+            later = [flight for flight in heap if flight.version == version and flight.fate == ARRIVES]
+            reported[version] = np.sort(np.array([flight.client for flight in group], dtype=np.int64))
+            parts += self._parts(job, state, engine, out, group, later)
+        costs = [flight.costs for flight in (*arrived, *absent)]
+        total = np.array(costs, dtype=np.int64).reshape(len(costs), len(COSTS)).sum(0)
+        counts = dict(zip(COSTS, map(int, total), strict=True))
+        late, lost = ([flight.client for flight in absent if flight.fate == fate] for fate in (LATE, LOST))
+        parts.append(Sums(late=late, lost=lost, until=now, counts=counts))
+        over = out.forget({flight.version for flight in heap}, self.alpha is not None)
+        flights = Flights(*columns_of(sorted(heap)), out.broadcasts, out.updates)
+        return Gathered(parts, replace(state, flights=flights), reported, over)
+
+    def _dispatched(self, job: Job, broadcast: Broadcast, work: Work, now: float) -> Iterator[Flight]:
+        assert job.clock is not None
+        trips = job.clock.trips(broadcast, work)
+        costs = np.stack([trips.costs[name] for name in COSTS], 1).tolist()
+        expected = np.full(len(work.clients), -1) if work.expected is None else work.expected
+        table = np.stack([work.clients, trips.fate, trips.steps, expected], 1).tolist()
+        for seconds, (client, fate, steps, hoped), spent in zip(trips.seconds.tolist(), table, costs, strict=True):
+            yield Flight(now + seconds, client, work.version, fate, steps, hoped, tuple(spent))
+
+    def _parts(
+        self, job: Job, state: State, engine: Engine, out: Out, group: list[Flight], later: list[Flight]
+    ) -> Iterable[Sums | Update]:
+        """The updates of one version's arrivals, scaled by their staleness; those of the others stay in `out`."""
+        algorithm, version = job.algorithm, group[0].version
+        factor, broadcast = self.factor(state.round - version), out.broadcasts.get(str(version))
+        train = partial(train_clients, algorithm)
+        if not out.trained(version):
+            assert broadcast is not None
+            work = work_of([*group, *later])
+            folds = not later and factor == 1 and self.alpha is None
+            if folds and not algorithm.hooks["screen"] and not algorithm.weighing.stacks:
+                found = engine.run(train, broadcast, work, algorithm.weighing)  # as in a synchronous round
+                return [replace(part, counts={}) for part in found]
+            out.keep(version, engine.run(train, broadcast, work))
+        taken: Iterable[Sums | Update] = out.take(version, [flight.client for flight in group])
+        taken = screened(job, state, taken) if algorithm.hooks["screen"] else taken
+        if factor == 1 and self.alpha is None:
+            return taken
+        return [self._scaled(part, factor, broadcast, state) for part in taken if isinstance(part, Update)]
+
+    def _scaled(self, update: Update, factor: float, broadcast: Broadcast | None, state: State) -> Update:
+        """An update that counts `factor` times, with `alpha` as a move towards the client's model."""
+        assert update.delta is not None
+        delta = update.delta
+        if self.alpha is not None:
+            assert broadcast is not None
+            delta, factor = (broadcast.x + delta) - state.x, self.alpha * factor
+        weighted = {slot: {k: v * factor for k, v in named.items()} for slot, named in update.weighted.items()}
+        return replace(update, delta=delta * factor, weighted=weighted)
+
+
+Pace = Synchronous | Buffered
+
+
+@dataclass
+class Out:
+    """What is out while a server step is made: broadcasts by version, and updates that wait for their arrival."""
+
+    broadcasts: dict[str, Broadcast]
+    updates: dict[str, Update]  # by `version/number`
+
+    def _names(self, version: int) -> list[str]:
+        return [name for name in self.updates if name.startswith(f"{version}/")]
+
+    def trained(self, version: int) -> bool:
+        """Whether the clients of this version have trained."""
+        return bool(self._names(version))
+
+    def keep(self, version: int, updates: Iterable[Sums | Update]) -> None:
+        """Keep updates until their clients arrive."""
+        for number, update in enumerate(updates):
+            assert isinstance(update, Update)
+            self.updates[f"{version}/{number}"] = replace(update, counts={})
+
+    def take(self, version: int, clients: list[int]) -> list[Sums | Update]:
+        """The updates of these clients, which arrive now."""
+        found: list[Sums | Update] = []
+        for name in self._names(version):
+            update = self.updates[name]
+            now, dropped = np.isin(update.clients, clients), np.isin(update.dropped, clients)
+            if now.any() or dropped.any():
+                whole = now.all() and dropped.all()
+                rest = replace(update.rows(~now), dropped=update.dropped[~dropped])
+                found.append(update if whole else replace(update.rows(now), dropped=update.dropped[dropped]))
+                self.updates[name] = rest
+        return found
+
+    def forget(self, under_way: set[int], models: bool) -> tuple[int, ...]:
+        """Drop what no client under way needs; gives the versions that are over. models: x_v is needed at arrival."""
+        known = {int(name.partition("/")[0]) for name in (*self.broadcasts, *self.updates)}
+        for version in known:
+            if version not in under_way or (self.trained(version) and not models):
+                self.broadcasts.pop(str(version), None)
+            if version not in under_way:
+                for name in self._names(version):
+                    del self.updates[name]
+        return tuple(sorted(known - under_way))
+
+
+def available(job: Job, state: State) -> Any:
+    """A function that says which clients can be dispatched now; None if all can."""
+    clock = job.clock
+    if clock is None or clock.profiles.always:
+        return None
+    return lambda clients: clock.profiles.available(clients, job.seed, state.round + 1, state.sim_seconds)
+
+
+def screened(job: Job, state: State, updates: Iterable[Sums | Update]) -> Iterator[Update]:
+    """The updates as the rule that screens leaves them."""
+    (rule,) = job.algorithm.hooks["screen"]
+    return rule.screen((part for part in updates if isinstance(part, Update)), state.rules[rule.slot])
+
+
+def work_of(flights: list[Flight]) -> Work:
+    """What these clients of one version do, in cohort order."""
+    order = sorted(flights, key=lambda flight: flight.client)
+    table = np.array([(one.client, one.steps, one.expected) for one in order], dtype=np.int64)
+    expected = None if order[0].expected < 0 else table[:, 2].copy()
+    return Work(order[0].version, table[:, 0].copy(), table[:, 1].copy(), expected)
+
+
+def flights_of(flights: Flights) -> Iterator[Flight]:
+    """The clients under way, as events."""
+    for arrival, row in zip(flights.arrival.tolist(), flights.table.tolist(), strict=True):
+        client, version, fate, steps, expected, *costs = row
+        yield Flight(arrival, client, version, fate, steps, expected, tuple(costs))
+
+
+def columns_of(flights: list[Flight]) -> tuple[NDArray[np.float64], Ints]:
+    """The clients under way, as the columns of a checkpoint."""
+    arrival = np.array([flight.arrival for flight in flights], dtype=np.float64)
+    table = np.array([(*flight[1:6], *flight.costs) for flight in flights], dtype=np.int64)
+    return arrival, table.reshape(len(flights), 5 + len(COSTS))

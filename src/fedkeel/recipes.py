@@ -12,6 +12,7 @@ from .algorithm import Algorithm
 from .capacity import CAPACITIES, Capacity, Exits, Widths, only
 from .errors import InputError, unknown
 from .optim import SGD, SPS, Adagrad, Adam, DeltaSGD, Optimizer, Yogi
+from .pace import Buffered, Synchronous
 from .robust import AGGREGATIONS, Krum, Median, MultiKrum, Trimmed
 from .rule import Rule
 from .rules import RULES
@@ -52,6 +53,7 @@ class Recipe:
     weights: type[Weights] | None = None
     client: type[Optimizer] | None = None
     capacity: type[Capacity] | None = None
+    pace: type[Buffered] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of common keys
     reference: str = ""  # beside those of its parts
 
@@ -59,7 +61,7 @@ class Recipe:
     def keys(self) -> dict[str, Any]:
         """Its own keys and their defaults."""
         found: dict[str, Any] = {}
-        for part in (self.capacity, self.rule, self.client, self.server, self.weights):
+        for part in (self.capacity, self.rule, self.client, self.server, self.weights, self.pace):
             if is_dataclass(part):
                 found |= {f.name: f.default for f in fields(part) if f.name not in COMMON}
         return {**found, **self.own}
@@ -72,6 +74,7 @@ def _make(maker: Callable[..., Part], keys: dict[str, Any]) -> Part:
 
 
 AVERAGING = "McMahan et al. 2017 (arXiv 1602.05629)"
+FEDBUFF_PAPER = "Nguyen et al. 2022 (arXiv 2106.06639)"
 ADAPTIVE_SERVERS = "Reddi et al. 2021 (arXiv 2003.00295)"
 RECIPES: dict[str, Recipe] = {
     "fedavg": Recipe("local SGD, averaged by samples", reference=AVERAGING),
@@ -141,9 +144,22 @@ RECIPES: dict[str, Recipe] = {
         capacity=Exits,
         defaults={"weights": "uniform", "momentum": 0.9, "weight_decay": 5e-4},
     ),
+    "fedbuff": Recipe(
+        "asynchronous: the server steps whenever a few updates have arrived",
+        weights=Uniform,
+        pace=Buffered,
+        reference=FEDBUFF_PAPER,
+    ),
+    "fedasync": Recipe(
+        "asynchronous: the server mixes every model that arrives into its own",
+        own={"buffer": 1, "alpha": 0.6},
+        weights=Uniform,
+        pace=Buffered,
+        reference="Xie, Koyejo & Gupta 2019 (arXiv 1903.03934)",
+    ),
 }
 
-PARTS: dict[str, Recipe] = {  # for any algorithm, against bad clients
+PARTS: dict[str, Recipe] = {  # for any algorithm: against bad clients, and another pace
     "median": Recipe("the median of every coordinate instead of the mean", weights=Median, reference=YIN_PAPER),
     "trimmed": Recipe(
         "the mean of every coordinate without its smallest and largest values", weights=Trimmed, reference=YIN_PAPER
@@ -155,6 +171,7 @@ PARTS: dict[str, Recipe] = {  # for any algorithm, against bad clients
         "the mean of the updates that are nearest to their neighbours", weights=MultiKrum, reference=KRUM_PAPER
     ),
     "guard": Recipe("updates far larger than the running median are clipped or rejected", rules.Guard),
+    "buffered": Recipe("the server steps whenever a few updates have arrived", pace=Buffered, reference=FEDBUFF_PAPER),
 }
 KNOWN = RECIPES | PARTS
 
@@ -212,7 +229,11 @@ def algorithm(text: str) -> Algorithm:
     if len(capacities) > 1:
         raise InputError(f"'{text}' gives clients levels twice; use one of heterofl, scalefl and level=.")
     buffers, levels = settings.get("buffers", "average"), capacities[0] if capacities else None
-    return Algorithm(client, chosen, server, weighing, buffers, levels, spec=grammar.write(segments))
+    paces = [_make(recipe.pace, keys) for recipe, keys in owned if recipe.pace]
+    if len(paces) > 1:
+        raise InputError(f"'{text}' gives two asynchronous paces; use one of fedbuff, fedasync and +buffered.")
+    pace = paces[0] if paces else Synchronous()
+    return Algorithm(client, chosen, server, weighing, buffers, levels, pace, spec=grammar.write(segments))
 
 
 def _without_uniform(weights: list[Weights], given: dict[str, Any], text: str) -> list[Weights]:
@@ -260,6 +281,7 @@ def rebuild(parameters: dict[str, Any], spec: str | None = None) -> Algorithm:
         weights=part(AGGREGATIONS, parameters["weights"]),
         buffers=parameters["buffers"],
         capacity=capacity(parameters["capacity"]) if parameters.get("capacity") else None,
+        pace=Buffered(**parameters["pace"]) if parameters.get("pace") else Synchronous(),
         spec=spec,
     )
 

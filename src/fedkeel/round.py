@@ -1,6 +1,7 @@
 """One round of federated learning, from top to bottom.
 
-    the server plans, picks a cohort and sets each client's steps            invite
+    the server plans, picks clients and sets their steps                     invite
+    with devices, the clock says who reports in time                         world/clock.py
     where a rule asks for it, a first exchange in the same round             survey.py
     clients train; the pace says whose updates the server waits for          pace.py, local.py
     the server steps; only then do clients' memories change                  serve
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,13 @@ from .aggregate import Reports, Sums, collect
 from .algorithm import Algorithm
 from .engine import Engine
 from .errors import InputError
-from .messages import Broadcast, Facts, Plan, Slots, Work, flatten
-from .pace import Pace, synchronous
+from .messages import Broadcast, Facts, Flights, Plan, Slots, Work, flatten
+from .pace import Synchronous
 from .rule import View
 from .survey import survey
 from .task import Task
-from .world import Ask, World
+from .world import Ask, Ints, World
+from .world.clock import Clock
 
 COUNTED = ("gradients", "samples", "bytes_down", "bytes_up", "overhead_bytes")
 
@@ -43,10 +46,23 @@ class Job:
     rounds: int
     seed: int
     batch_size: int | None
+    clock: Clock | None = None  # with a fleet, or an asynchronous pace
 
     def cast(self, dtype: torch.dtype, device: str) -> Job:
         """The same job with its data in `dtype` on `device`."""
         return replace(self, task=self.task.cast(dtype, device))
+
+    def work(self, plan: Plan, version: int, clients: Ints) -> Work:
+        """What these clients are asked to do; without those that have no budget in this round."""
+        world, capacity, t = self.world, self.algorithm.capacity, version + 1
+        ask = Ask(self.seed, t, clients, self.task.data.sizes(clients), plan.batch_size)
+        steps = world.steps(ask, plan.steps(ask.samples))
+        clients, steps = clients[steps > 0], steps[steps > 0]
+        levels = None if capacity is None else capacity.of(clients, self.seed, t, len(self.task.data))
+        expected = None if world.expected is None else np.full(len(clients), world.expected, dtype=np.int64)
+        if world.deadline is not None and expected is None:  # what a client could do without it
+            expected = steps
+        return Work(version, clients, steps, expected, levels)
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,8 @@ class State:
     rules: Slots
     round: int = 0
     totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    sim_seconds: float = 0.0
+    flights: Flights = field(default_factory=Flights)  # what is under way in an asynchronous run
 
     def is_finite(self) -> bool:
         """Whether every number is finite, in the model, the optimizer and every rule."""
@@ -84,19 +102,21 @@ def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
 
 @torch.no_grad()
 def one_round(
-    job: Job, state: State, engine: Engine, pace: Pace = synchronous, watch: Callable[[int, Sums], None] | None = None
+    job: Job, state: State, engine: Engine, watch: Callable[[int, Sums], None] | None = None
 ) -> tuple[State, dict[str, Any]]:
     """Run round `state.round + 1`: the new state and its history row. watch: called with the round and its sums."""
-    broadcast, work = invite(job, state)
+    broadcast, work, absent = invite(job, state)
     if job.algorithm.hooks["survey"]:
         broadcast, cost = survey(job.algorithm, engine, broadcast, work)
         state = state.spend(cost)
-    parts, state = pace(job, state, engine, broadcast, work)
-    total = collect(parts, job.algorithm.weighing)
-    new, row = serve(job, state, broadcast, total)
+    found = job.algorithm.pace.gather(job, state, engine, broadcast, work)
+    total = collect(chain(found.parts, [absent]), job.algorithm.weighing)
+    new, row = serve(job, found.state, broadcast, total)
     if is_enough(job, total):
-        engine.commit(broadcast.version, total.clients)
-    engine.discard(broadcast.version)
+        for version, clients in found.reported.items():
+            engine.commit(version, np.intersect1d(clients, total.clients).tolist())
+    for version in found.over:
+        engine.discard(version)
     if watch is not None:
         watch(new.round, total)
     return new, row
@@ -107,37 +127,40 @@ def is_enough(job: Job, total: Sums) -> bool:
     return len(total.clients) >= max(job.world.min_clients, job.algorithm.weighing.least())
 
 
-def invite(job: Job, state: State) -> tuple[Broadcast, Work]:
-    """The broadcast of the next round, its clients and their steps."""
+def invite(job: Job, state: State) -> tuple[Broadcast, Work, Sums]:
+    """The broadcast of the next round, clients with their steps and, where time has a say, those that will not report.
+
+    A buffered pace says itself when its clients report.
+    """
     data, world = job.task.data, job.world
-    algorithm, t = job.algorithm, state.round + 1
+    algorithm, pace = job.algorithm, job.algorithm.pace
     population = len(data)
-    facts = Facts(t, job.rounds, population, world.size(population), len(data.x) / population)
+    facts = Facts(state.round + 1, job.rounds, population, world.size(population), len(data.x) / population)
     assert isinstance(algorithm.client.lr, int | float)
     plan = Plan(float(algorithm.client.lr), job.batch_size)
     for rule in algorithm.hooks["plan"]:
         plan = rule.plan(plan, state.rules[rule.slot], facts)
 
-    cohort = world.who(t, population, job.seed, data.sizes)
-    ask = Ask(job.seed, t, cohort, data.sizes(cohort), plan.batch_size)
-    steps = world.steps(ask, plan.steps(ask.samples))
-    cohort, steps = cohort[steps > 0], steps[steps > 0]
-    levels = None if algorithm.capacity is None else algorithm.capacity.of(cohort, job.seed, t, population)
-    expected = None if world.expected is None else np.full(len(cohort), world.expected, dtype=np.int64)
-    work = Work(state.round, cohort, steps, expected, levels)
-
-    facts = replace(facts, cohort=len(cohort))
-    view = View(state.x, state.x0, facts, plan.lr, len(cohort) / population)
+    work = job.work(plan, state.round, pace.whom(job, state))
+    goal = len(work.clients) if world.invite == 1 else min(len(work.clients), world.size(population))
+    facts = replace(facts, cohort=pace.participation(goal))
+    view = View(state.x, state.x0, facts, plan.lr, facts.fraction)
     slots = {slot: rule.send(state.rules[slot], view) for slot, rule in algorithm.slots.items()}
-    return Broadcast(state.round, plan, facts, state.x, state.buffers, slots), work
+    broadcast = Broadcast(state.round, plan, facts, state.x, state.buffers, slots)
+    if job.clock is None or not isinstance(pace, Synchronous):
+        return broadcast, work, Sums()
+    return broadcast, *job.clock.attend(broadcast, work, goal, state.sim_seconds)
 
 
 def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[State, dict[str, Any]]:
     """Aggregate, let rules act, and step: the new state and its history row."""
     algorithm = job.algorithm
-    state = replace(state.spend(total.counts), round=broadcast.facts.round)
+    now = state.sim_seconds if total.until is None else total.until
+    state = replace(state.spend(total.counts), round=broadcast.facts.round, sim_seconds=now)
     row: dict[str, Any] = {"train_loss": total.mean_loss(), **state.totals}
     row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
+    if job.clock is not None and job.clock.shown:
+        row |= {"sim_seconds": now, "late": len(total.late), "lost": len(total.lost)}
     row |= broadcast.plan.columns() if algorithm.hooks["plan"] else {}
     if not is_enough(job, total):
         return state, row

@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .messages import Broadcast, Facts, Memory, Plan, Update, Work
+from .messages import Broadcast, Facts, Flights, Memory, Plan, Update, Work
 
-MESSAGES: dict[str, type] = {kind.__name__: kind for kind in (Plan, Facts, Broadcast, Work, Memory, Update)}
+MESSAGES: dict[str, type] = {kind.__name__: kind for kind in (Plan, Facts, Broadcast, Work, Memory, Update, Flights)}
 
 
 def to_bytes(message: Any) -> bytes:
@@ -43,8 +43,8 @@ def to_bytes(message: Any) -> bytes:
     return safetensors.torch.save(tensors, {"fedkeel": about})
 
 
-def from_bytes(data: bytes) -> Any:
-    """The message that `to_bytes` wrote."""
+def from_bytes(data: bytes, device: str = "cpu") -> Any:
+    """The message that `to_bytes` wrote, with its tensors on this device."""
     tensors = safetensors.torch.load(data)
     size = int.from_bytes(data[:8], "little")
     about = json.loads(data[8 : 8 + size])["__metadata__"]["fedkeel"]
@@ -56,6 +56,6 @@ def from_bytes(data: bytes) -> Any:
             return MESSAGES[value["message"]](**{name: whole(one) for name, one in value["fields"].items()})
         if "dict" in value:
             return {name: whole(one) for name, one in value["dict"].items()}
-        return tensors[value["tensor"]] if "tensor" in value else tensors[value["array"]].numpy()
+        return tensors[value["tensor"]].to(device) if "tensor" in value else tensors[value["array"]].numpy()
 
     return whole(json.loads(about))

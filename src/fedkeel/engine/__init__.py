@@ -8,7 +8,7 @@ choose.py     which of the two; probe.py tries both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -37,6 +37,9 @@ class Engine(Protocol):
 
     def discard(self, version: int) -> None:
         """The server accepts nothing more from this version: its other clients keep their old memory."""
+
+    def hold(self, updates: Iterable[Update]) -> None:
+        """Go on with updates of a checkpoint that have not arrived: their clients' memories wait for `commit`."""
 
     def memories(self) -> Memories:
         """What clients remember, for a checkpoint."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -210,6 +210,11 @@ class Threads:
     def discard(self, version: int) -> None:
         """The server accepts nothing more from this version: its other clients keep their old memory."""
         self._pending.pop(version, None)
+
+    def hold(self, updates: Iterable[Update]) -> None:
+        for update in updates:
+            if update.memory and len(update.clients):
+                self._pending.setdefault(update.version, []).append((update.clients, update.memory))
 
     def memories(self) -> Memories:
         return self._memories

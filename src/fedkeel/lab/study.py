@@ -103,8 +103,8 @@ class Study(SharedConfig):
         for text in self.track:
             trackers.tracker(text)
         for text in self.algorithms:
-            training.check_diagnose(self.diagnose, self.algorithm(text))
-            training.prepare(task, self.algorithm(text), self.world, self.rounds, 0, self.batch_size)
+            known = self.algorithm(text), self.world, self.rounds, self.seeds[0]
+            self.check_fit(training.prepare(task, *known, self.batch_size, self.torch_dtype))
 
     def local(self) -> Local:
         """Where its clients run."""

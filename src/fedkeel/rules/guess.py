@@ -19,7 +19,7 @@ from ..rule import End, Me, Rule, Walk
 if TYPE_CHECKING:
     from ..algorithm import Algorithm
     from ..task import Task
-    from ..world import World
+    from ..world import Ints, World
 
 MATCHED = 10_000  # the largest budget of match-gel, which takes every number of steps up to it
 WITH_LEVELS = 5  # guesses with levels if the expected steps are unknown: GEL's Table VI
@@ -85,7 +85,8 @@ class Guess(Rule):
         return end
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
-        unknown = self.steps == "remaining" and world.expected is None  # without levels, `legal.py` has refused that
+        known = world.expected is not None or world.deadline is not None
+        unknown = self.steps == "remaining" and not known  # without levels, `legal.py` has refused that
         return replace(self, steps=WITH_LEVELS if unknown else self.steps, proxy=self.proxy_for(algorithm.client))
 
 
@@ -99,13 +100,17 @@ def _share(text: str) -> float | None:
     return share if share in Range(0, 1000) else None
 
 
-def matched(client: Optimizer, world: World) -> float:
+def matched(client: Optimizer, world: World, reached: tuple[Ints, Ints] | None = None) -> float:
     """The rate factor of GEL's control arm: the same mean step length, without a guess.
 
-    For SGD clients E||a with guesses|| / E||a||; for Adam clients, whose steps have a fixed length, E(u + q)/E(u).
+    For SGD clients E||a with guesses|| / E||a||; for Adam clients, whose steps have a fixed length, E(u + q)/E(u). The
+    mean is over the distribution of budgets or, with a deadline, over all clients: the steps they reach before it, and
+    the steps that are expected of each.
     """
     outcomes = getattr(world.budget, "outcomes", None)
-    if outcomes is None or world.expected is None:
+    if reached is not None:
+        outcomes = np.sort(reached[0])
+    elif outcomes is None or world.expected is None:
         raise InputError(
             "match-gel needs the distribution of budgets and the steps the server expects: "
             "use a budget such as 4:13, or 10 with --expected-steps."
@@ -117,12 +122,15 @@ def matched(client: Optimizer, world: World) -> float:
             f"match-gel compares steps of a known size, and {type(client).__name__} clients choose their own; use sgd."
         )
     steps = torch.tensor(np.array([o for o in outcomes if o > 0]), dtype=torch.float64)[:, None]
+    expected: Tensor | int | None = world.expected
+    if reached is not None:
+        steps, expected = (torch.from_numpy(column)[:, None].double() for column in reached)
     if not isinstance(client, SGD):
-        return float((Guess().count(steps, world.expected) + steps).mean() / steps.mean())
+        return float((Guess().count(steps, expected) + steps).mean() / steps.mean())
     if not client.momentum:
         raise InputError(
             "match-gel is the control of a guess, and guesses need momentum; use fedavgcm:server_lr=match-gel."
         )
     plain = replace(client, weight_decay=0.0)
-    guessed = lengths(plain, [Guess()], steps, 1.0, world.expected)
-    return float(guessed.mean() / lengths(plain, [], steps, 1.0, world.expected).mean())
+    guessed = lengths(plain, [Guess()], steps, 1.0, expected)
+    return float(guessed.mean() / lengths(plain, [], steps, 1.0, expected).mean())

@@ -49,7 +49,8 @@ class GHBM(Rule):
 
     def resolve(self, algorithm: Algorithm, task: Task, world: World) -> Self:
         population = len(task.data)
-        return replace(self, tau=self.tau or max(1, round(population / world.size(population))))
+        participants = algorithm.pace.participation(world.size(population))
+        return replace(self, tau=self.tau or max(1, round(population / participants)))
 
     def send(self, server: Tensors, view: View) -> Tensors:
         assert self.tau is not None

@@ -38,9 +38,10 @@ from ..files import (
     write_tensors,
 )
 from ..flat import FlatModel
-from ..messages import flatten
+from ..messages import Flights, flatten
 from ..round import State
 from ..version import __version__
+from ..wire import from_bytes, to_bytes
 from . import history as rows
 from .folder import CHECKPOINTS, CONFIG, HISTORY, MARK, MODEL, OUTCOME, PREVIOUS, STATE
 from .history import History
@@ -103,6 +104,9 @@ def save_state(folder: Path, state: State, memories: Memories, identity: Identit
     tensors |= {f"memory/{path}": table[: len(memories)] for path, table in flatten(memories.tables).items()}
     tensors["clients"] = torch.tensor(list(memories.row), dtype=torch.int64)
     about = {"round": state.round, "totals": state.totals, "rules": list(state.rules), "history": history}
+    about |= {"sim_seconds": state.sim_seconds}
+    if state.flights.broadcasts or len(state.flights.arrival):
+        tensors["flights"] = torch.frombuffer(bytearray(to_bytes(state.flights)), dtype=torch.uint8)
     newest = folder / STATE
     if newest.exists():
         os.replace(newest, folder / PREVIOUS)
@@ -178,7 +182,11 @@ def _load(file: Path, about: dict[str, Any], population: int, device: str) -> tu
 
     rules = {slot: under(f"rules/{slot}/") for slot in about["rules"]}
     x, x0 = tensors["x"], tensors["x0"]
-    return State(x, x0, under("buffers/"), under("optimizer/"), rules, about["round"], about["totals"]), memories
+    now, flights = about.get("sim_seconds", 0.0), Flights()  # version 0.1 had no time
+    if "flights" in tensors:
+        flights = from_bytes(tensors["flights"].cpu().numpy().tobytes(), device)
+    known = about["round"], about["totals"], now, flights
+    return State(x, x0, under("buffers/"), under("optimizer/"), rules, *known), memories
 
 
 def has_state(folder: Path) -> bool:

@@ -12,8 +12,9 @@ from .. import recipes
 from ..algorithm import Algorithm
 from ..engine.threads import MODES, Threads
 from ..errors import InputError
-from ..ranges import SEED, Range
+from ..ranges import COUNT, SEED, Range
 from ..round import Job
+from ..rules import Schedule
 from ..settings import (
     NUMBER,
     POSITIVE,
@@ -48,6 +49,29 @@ def is_here(device: Any) -> bool:
 DTYPE = one_of(DTYPES, " or ".join(DTYPES))
 DEVICE = Kind(str, is_here, "'cpu', or 'cuda' or 'mps' where this machine and its torch have one")
 SHARE = number(Range(0, 0.9))
+SIM_SECONDS = Range(1e-9, 1e12)
+
+
+def _read_every(text: str) -> int | str:
+    return text if text.endswith("s") else int(text)
+
+
+def sim_interval(every: int | str) -> float | None:
+    """60 of "60s"; None for a number of rounds.
+
+    >>> sim_interval("60s"), sim_interval(5)
+    (60.0, None)
+    """
+    if not isinstance(every, str) or not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?s", every):
+        return None
+    return float(every[:-1])
+
+
+def _may_be_every(every: Any) -> bool:
+    return every in COUNT or sim_interval(every) in SIM_SECONDS
+
+
+EVERY = Kind(_read_every, _may_be_every, f"{COUNT}, or simulated seconds such as '60s'")
 ENGINE = one_of(MODES, "'auto', 'serial', 'batched' or 'probe'")
 
 
@@ -63,11 +87,14 @@ class SharedConfig:
     batch_size: int | None = setting(None, integer(), "samples in a batch; default the task's", "B")
     lr: float | None = setting(None, POSITIVE, "client rate of algorithms that set none; default the task's")
     target: float | None = setting(None, NUMBER, "count rounds to this accuracy; default the task's", "ACCURACY")
-    eval_every: int = setting(1, integer(), "evaluate every K rounds", "K")
+    eval_every: int | str = setting(1, EVERY, "evaluate every K rounds, or every 60s of simulated time", "K|Ts")
     eval_last: int | None = setting(None, integer(), "evaluate every one of the last N rounds, too", "N")
     eval_samples: int | None = setting(None, integer(), "evaluate on a fixed draw of N test samples", "N")
     validation: float = setting(
         0.0, SHARE, "keep this share of every client's data for validation: not trained on, evaluated", "SHARE"
+    )
+    sim_seconds: float | None = setting(
+        None, number(SIM_SECONDS), "stop at the first server step after T simulated seconds, whatever rounds says", "T"
     )
     engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task) or probe (tries both)", "MODE")
     compile: bool = setting(False, SWITCH, "train by C kernels where there are some; needs a C compiler")
@@ -90,9 +117,35 @@ class SharedConfig:
         """The settings as `config.json` has them."""
         return {name: getattr(self, name) for name in settings(type(self))}
 
-    def evaluates(self, round: int) -> bool:
-        """Whether the model is evaluated after this round."""
-        return round % self.eval_every == 0 or round > self.rounds - (self.eval_last or 1)
+    def ends(self, round: int, now: float) -> bool:
+        """Whether the run ends with this round, `now` the simulated time after it."""
+        return round >= self.rounds if self.sim_seconds is None else now >= self.sim_seconds
+
+    def evaluates(self, round: int, before: float = 0.0, now: float = 0.0) -> bool:
+        """Whether the model is evaluated after this round; before, now: the simulated time at its begin and end."""
+        interval = sim_interval(self.eval_every)
+        if interval is not None:
+            due = now // interval > before // interval
+        else:
+            assert isinstance(self.eval_every, int)
+            due = round % self.eval_every == 0
+        last = self.sim_seconds is None and round > self.rounds - (self.eval_last or 1)
+        return due or last or self.ends(round, now)
+
+    def check_fit(self, job: Job) -> None:
+        """Refuse settings that mean nothing for this job."""
+        if self.diagnose is not None and job.algorithm.capacity is not None:
+            raise InputError("A diagnosis compares clients of one model; leave out diagnose if devices differ in size.")
+        if self.diagnose is not None and job.clock is not None:
+            raise InputError("A diagnosis replays whole cohorts; leave out diagnose with a fleet or without rounds.")
+        timed = {"sim_seconds": self.sim_seconds, "eval_every": sim_interval(self.eval_every)}
+        for name, value in timed.items():
+            if value is not None and job.world.fleet is None:
+                raise InputError(f"'{name}' is in simulated seconds, and only devices take time; give a fleet.")
+        if self.sim_seconds is not None and self.eval_last is not None:
+            raise InputError("The last rounds of a run that ends by the clock are not known; leave out eval_last.")
+        if self.sim_seconds is not None and any(isinstance(rule, Schedule) for rule in job.algorithm.rules):
+            raise InputError("A decay needs the number of rounds; leave it out, or give rounds and no sim_seconds.")
 
     def prepared(self, task: Task) -> Task:
         """The task as a run uses it: without the samples for validation, with the test samples that are evaluated."""
@@ -147,6 +200,7 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
     if job.world.parameters()["budget"] is None:
         cannot.append("the budget is a Python function")
     plain = chosen.plain()
+    deadline = None if job.clock is None else job.clock.deadline
     del plain["lr"]  # the algorithm's parameters have the rate that is used
     return {
         "fedkeel": __version__,
@@ -162,6 +216,7 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
         "chunk": engine.chunk,
         "compile": engine.compiled,
         "target": task.target,
+        **({} if deadline is None else {"deadline_seconds": deadline}),  # in the world it may be a percentile
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
     }

@@ -24,13 +24,15 @@ from ..engine.threads import Local, Threads, one_thread
 from ..errors import ClientError, FedkeelError, InputError, StabilityWarning, check, reason
 from ..files import plain
 from ..flat import FlatModel
+from ..pace import Buffered
 from ..ranges import COUNT
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
-from ..world import Ask, Epochs, World
+from ..world import Ask, Epochs, FixedSteps, UniformSteps, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, configuration, task_of, world_of
+from .dry_run import first_clock, reached, timed
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
@@ -133,8 +135,8 @@ def train(
     if tested.data.test is None:
         warnings.warn(NO_TEST, StabilityWarning, stacklevel=2)
     with naming("Before round 1"):
-        job = prepare(tested, algorithm, world or World(), chosen.rounds, seed, chosen.batch_size)
-        check_diagnose(chosen.diagnose, job.algorithm)
+        job = prepare(tested, algorithm, world or World(), chosen.rounds, seed, chosen.batch_size, chosen.torch_dtype)
+        chosen.check_fit(job)
         data = identity_of(tested.data)
         job = job.cast(chosen.torch_dtype, chosen.device)
         model = job.task.adopt(seed, chosen.torch_dtype, chosen.device)
@@ -146,7 +148,8 @@ def train(
             if started is not None:
                 started(config)
             state = first_state(job, model.flat.clone(), model.buffers())
-        log = Log(folder, Identity(plain(config), data))
+            log = Log(folder, Identity(plain(config), data))
+            job = timed(job, workers, state)
         with nullcontext() if folder is None else locked(folder):
             return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
 
@@ -174,27 +177,36 @@ def _check_folder(checkpoint: Any) -> None:
         check_own(Path(checkpoint))
 
 
-def check_diagnose(every: int | None, algorithm: Algorithm) -> None:
-    """Refuse to diagnose clients with sub-models."""
-    if every is not None and algorithm.capacity is not None:
-        raise InputError("A diagnosis compares clients of one model; leave out diagnose if devices differ in size.")
-
-
-def prepare(task: Task, algorithm: Algorithm, world: World, rounds: int, seed: int, batch_size: int | None) -> Job:
+def prepare(
+    task: Task,
+    algorithm: Algorithm,
+    world: World,
+    rounds: int,
+    seed: int,
+    batch_size: int | None,
+    dtype: torch.dtype = torch.float32,
+) -> Job:
     """Fill in every default and refuse what cannot work, before any file is written."""
     if world.budget is None:
         world = replace(world, budget=task.budget or Epochs(1))
+        if world.deadline is not None and isinstance(world.budget, UniformSteps):  # the fleet replaces the draw
+            world = replace(world, budget=FixedSteps(world.budget.expected))
     world.size(len(task.data))
-    task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     batch_size = batch_size if batch_size is not None else task.batch_size
+    clock, done = None, None
+    if world.fleet is not None or isinstance(algorithm.pace, Buffered):
+        clock = first_clock(task, world, seed, batch_size, dtype)
+        done = None if world.deadline is None else reached(clock, task, world, seed, batch_size, dtype)
+    task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     if isinstance(world.budget, Epochs):  # refuses more steps than a round may have
         everybody = np.arange(len(task.data))
         world.budget.steps(Ask(seed, 1, everybody, task.data.sizes(everybody), batch_size))
-    resolved = algorithm.resolve(task, world)
+    resolved = algorithm.resolve(task, world, done)
     steps = getattr(world.budget, "outcomes", [math.inf])[-1]
-    for warning in legal.warnings_of(resolved, world.size(len(task.data)) / len(task.data), steps):
+    participation = resolved.pace.participation(world.size(len(task.data))) / len(task.data)
+    for warning in legal.warnings_of(resolved, participation, steps):
         warnings.warn(warning, StabilityWarning, stacklevel=3)  # points at the caller of train
-    return Job(task, resolved, world, rounds, seed, batch_size)
+    return Job(task, resolved, world, rounds, seed, batch_size, clock)
 
 
 def _play(
@@ -230,8 +242,10 @@ def _play(
             log.open(history)
             _notify(callbacks, "begin", config, "Before round 1", failed)
             if not history:
-                stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0}, True)
-            while state.round < job.rounds and status == "done":
+                timed = job.clock is not None and job.clock.shown
+                start = {"sim_seconds": 0.0, "late": 0, "lost": 0} if timed else {}
+                stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0, **start}, True)
+            while not chosen.ends(state.round, state.sim_seconds) and status == "done":
                 if stop or interrupted or failed or state.round == stop_after:
                     status = "stopped"
                     break
@@ -241,10 +255,12 @@ def _play(
                 row |= measured
                 if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless
-                    status, new = "diverged", replace(state, round=new.round, totals=new.totals)
+                    now = new.sim_seconds
+                    status, new = "diverged", replace(state, round=new.round, totals=new.totals, sim_seconds=now)
                     row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
-                state = new
-                stop = note(row, status == "diverged" or chosen.evaluates(state.round))
+                before, state = state.sim_seconds, new
+                due = chosen.evaluates(state.round, before, state.sim_seconds)
+                stop = note(row, status == "diverged" or due)
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
             how = "failed" if failed else status
@@ -341,20 +357,23 @@ def _go_on(
     identity = Identity(config, identity_of(tested.data))
     algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
     with naming("Before the run goes on"):
-        job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size)
+        job = prepare(tested, algorithm, world, chosen.rounds, chosen.seed, chosen.batch_size, chosen.torch_dtype)
         job = job.cast(chosen.torch_dtype, chosen.device)
         model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
         local = Local(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
         own_loss = bool(job.algorithm.hooks["loss"])
         engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
+        state = first_state(job, model.flat.clone(), model.buffers())
+        job = timed(job, engine, state)
         if has_state(path):
             state, memories, history = newest_state(path, identity, len(task.data), chosen.device, mend=True)
             engine.restore(memories)
+            engine.hold(state.flights.updates.values())
         elif (rounds := lines(path / HISTORY) - 1) > chosen.checkpoint_every:
             raise InputError(f"{path} has a history of {rounds} rounds, but its checkpoint is gone.")
         else:  # killed before its first checkpoint
-            state, history = first_state(job, model.flat.clone(), model.buffers()), History()
+            history = History()
         return _play(job, model, engine, state, history, config, Log(path, identity), stop_after, callbacks)
 
 

@@ -24,7 +24,7 @@ __all__ = ["COLUMNS", "alignment", "bound", "diagnose", "means", "momentum_error
 @torch.no_grad()
 def diagnose(job: Job, state: State, engine: Engine) -> dict[str, float | None]:
     """The columns of round `state.round + 1`, before it is played; None where a measure has no meaning."""
-    algorithm, (broadcast, work) = job.algorithm, invite(job, state)
+    algorithm, (broadcast, work, _) = job.algorithm, invite(job, state)
     if len(work.clients) == 0:
         return dict.fromkeys(COLUMNS) | {"diagnostic_gradients": 0}
     longest, plan = int(work.steps.max()), broadcast.plan

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...data.show import holdings
-from ...errors import FedkeelError
+from ...errors import FedkeelError, InputError
 from ...run.checkpoint import load_model
 from ...run.config import DTYPES, task_of, world_of
 from ...task import Task
@@ -58,6 +58,8 @@ def _attempt(make: Callable[[], Any]) -> tuple[Any, Panel]:
 def visits(run: Ran, task: Task) -> dict[str, Panel]:
     """How often clients took part, and the steps they had, in the rounds of one run."""
     world, data, config = world_of(run.config), task.data, run.config
+    if world.fleet is not None or run.config["parameters"].get("pace"):
+        raise InputError("Not shown: with devices or without rounds, who reports also depends on time.")
     done = int(run.history[-1]["round"])
     rounds = min(done, max(1, VISITS // world.size(len(data))))
     times, steps = np.zeros(len(data), dtype=np.int64), []

@@ -1,8 +1,14 @@
-"""The world, separate from the algorithm: which clients take part in a round, and how many steps each can do."""
+"""The world, separate from the algorithm: which clients take part in a round, how much each does, and how fast.
+
+budget.py     how many local steps a client may do
+devices.py    how fast it is, how good its network is, when it is there
+clock.py      how long its round takes, and who reports in time
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,147 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import draws
-from .errors import InputError, brief, check, is_count, is_number, reason
-from .ranges import POSITIVE, STEPS, STEPS_OR_ZERO, keep
-from .settings import Kind, check_settings, integer, one_of, setting
+from .. import draws
+from ..errors import InputError, brief, check, is_count, is_number, reason
+from ..ranges import STEPS_OR_ZERO, Range
+from ..settings import Kind, check_settings, integer, number, one_of, setting, settings
+from .budget import Ask, Budget, Epochs, FixedSteps, Ints, UniformSteps, parse_budget
+from .devices import AnyFleet, Fleet, Table, fleet
 
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What a budget may depend on: seed, round, clients and their samples."""
-
-    seed: int
-    round: int
-    clients: Ints
-    samples: Ints
-    batch_size: int | None
-
-
-@dataclass(frozen=True)
-class UniformSteps:
-    """Each participant draws its steps from {low, ..., high}, afresh each round.
-
-    >>> str(UniformSteps(4, 13)), UniformSteps(4, 13).expected
-    ('4:13', 18)
-    """
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        keep(self, STEPS_OR_ZERO, "low")
-        keep(self, STEPS, "high")
-        check(self.high >= self.low, self, "high", f"at least low, {self.low}", self.high)
-
-    @property
-    def expected(self) -> int:
-        """The steps the server asks for: five more than any client can do (the GEL papers' protocol)."""
-        return self.high + 5
-
-    @property
-    def outcomes(self) -> range:
-        """The equally likely numbers of steps."""
-        return range(self.low, self.high + 1)
-
-    def steps(self, ask: Ask) -> Ints:
-        draw = draws.generators(ask.seed, "budget", ask.round, ask.clients)
-        return np.array([g.integers(self.low, self.high + 1) for g in draw], dtype=np.int64)
-
-    def __str__(self) -> str:
-        return f"{self.low}:{self.high}"
-
-
-@dataclass(frozen=True)
-class FixedSteps:
-    """Every participant does the same number of steps.
-
-    >>> str(FixedSteps(10))
-    '10'
-    """
-
-    count: int
-
-    def __post_init__(self) -> None:
-        keep(self, STEPS, "count")
-
-    @property
-    def outcomes(self) -> range:
-        return range(self.count, self.count + 1)
-
-    def steps(self, ask: Ask) -> Ints:
-        return np.full(len(ask.clients), self.count, dtype=np.int64)
-
-    def __str__(self) -> str:
-        return str(self.count)
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """Passes over the client's own data: max(1, ceil(epochs * n_i / B)) steps, B never above n_i.
-
-    `per_epoch=True` rounds every pass by itself: epochs * ceil(n_i / B), or floor with `drop_last`.
-
-    >>> ask = Ask(0, 1, np.array([0]), np.array([45]), 20)
-    >>> int(Epochs(2).steps(ask)[0]), int(Epochs(2, per_epoch=True).steps(ask)[0])
-    (5, 6)
-    """
-
-    epochs: float
-    per_epoch: bool = False
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        keep(self, POSITIVE, "epochs")
-        whole = float(self.epochs).is_integer()
-        check(not self.per_epoch or whole, self, "epochs", "a whole number when per_epoch", self.epochs)
-        check(not self.drop_last or self.per_epoch, self, "drop_last", "used with per_epoch=True", self.drop_last)
-
-    def steps(self, ask: Ask) -> Ints:
-        n = ask.samples
-        batch = n if ask.batch_size is None else np.minimum(ask.batch_size, n)
-        if self.per_epoch:
-            each = n // batch if self.drop_last else -(-n // batch)
-            steps = np.maximum(1, int(self.epochs) * each)
-        else:  # 1e-9: binary rounding of an epoch count such as 0.1 must not add a step
-            steps = np.maximum(1, np.ceil(self.epochs * n / batch - 1e-9)).astype(np.int64)
-        if len(steps) and steps.max() not in STEPS:
-            most = f"{STEPS.most:,} steps in a round, the most there may be"
-            raise InputError(f"{self} of a client with {n[steps.argmax()]:,} samples are more than {most}.")
-        return steps
-
-    def __str__(self) -> str:
-        options = [name for name in ("per_epoch", "drop_last") if getattr(self, name)]
-        whole = float(self.epochs).is_integer()  # otherwise every digit, because a resumed run reads this
-        return f"{int(self.epochs) if whole else self.epochs}e" + (":" + ",".join(options) if options else "")
-
-
-Budget = UniformSteps | FixedSteps | Epochs | Callable[[int, int], int]
-
-
-def parse_budget(text: str) -> UniformSteps | FixedSteps | Epochs:
-    """Read `4:13` (uniform steps), `10` (steps) or `2e` (epochs).
-
-    >>> parse_budget("4:13"), parse_budget("2e")
-    (UniformSteps(low=4, high=13), Epochs(epochs=2.0, per_epoch=False, drop_last=False))
-    """
-    head, colon, options = text.partition(":")
-    try:
-        if head.endswith("e"):
-            flags = {name: True for name in options.split(",") if name}
-            if flags.keys() <= {"per_epoch", "drop_last"}:
-                return Epochs(float(head[:-1]), **flags)
-        elif colon:
-            return UniformSteps(int(head), int(options))
-        else:
-            return FixedSteps(int(head))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"Budget '{text}' is not one of 4:13 (uniform steps), 10 (steps), 2e (epochs).")
-
+__all__ = ["Ask", "Budget", "Epochs", "FixedSteps", "Fleet", "Ints", "UniformSteps", "World", "parse_budget"]
 
 SAMPLERS = ("uniform", "cyclic", "weighted")
 
@@ -184,6 +57,31 @@ def _may_be_budget(budget: Any) -> bool:
     return isinstance(budget, UniformSteps | FixedSteps | Epochs) or callable(budget)
 
 
+def _read_deadline(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def percentile(deadline: Any) -> float | None:
+    """80 of "p80"; None for a deadline that is a number.
+
+    >>> percentile("p80"), percentile(30)
+    (80.0, None)
+    """
+    if not isinstance(deadline, str) or not re.fullmatch(r"p[0-9]{1,2}(\.[0-9]{1,6})?|p100", deadline):
+        return None
+    return float(deadline[1:])
+
+
+def _may_be_deadline(deadline: Any) -> bool:
+    return deadline in Range(1e-9, 1e12) or percentile(deadline) is not None
+
+
+FLEET = Kind(str, lambda given: isinstance(given, str | Fleet | Table), "the name of a fleet, a FILE.csv or a Fleet")
+DEADLINE = Kind(_read_deadline, _may_be_deadline, "a number of seconds in [1e-9, 1e12] or a percentile such as p80")
+LATE = one_of(("partial", "drop"), "'partial' or 'drop'")
 COHORT = Kind(_read_cohort, _may_be_cohort, "a number >= 1, a fraction in (0, 1], 'all' or a schedule")
 BUDGET = Kind(str, _may_be_budget, "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps")
 SAMPLER = one_of(SAMPLERS, f"one of {', '.join(SAMPLERS)}")
@@ -201,6 +99,11 @@ class World:
     usable update counts as a round, with its costs and its row in the history, but the server makes no step: model,
     server state and clients' memories stay as they were.
 
+    fleet: the clients' devices, a name such as "phones", a FILE.csv or a `Fleet`; the history then has simulated
+    seconds. deadline: the seconds a round may take, or "p80", the 80th percentile of what FedAvg takes over all
+    clients. late: what clients do that cannot finish before it: "partial" (they report the steps they have done) or
+    "drop" (nothing of theirs counts). invite: so many times the cohort is invited, and the first to arrive count.
+
     >>> World(cohort=2).who(round=1, population=5, seed=0).shape
     (2,)
     """
@@ -216,6 +119,10 @@ class World:
     )
     sampler: str = setting("uniform", SAMPLER, "uniform, cyclic or weighted", "HOW")
     min_clients: int = setting(1, integer(), "no server step in a round with fewer usable updates", "N")
+    fleet: str | AnyFleet | None = setting(None, FLEET, "devices: phones, hospitals, another fleet or a CSV", "FLEET")
+    deadline: float | str | None = setting(None, DEADLINE, "end a round after so many simulated seconds", "S|pNN")
+    late: str = setting("partial", LATE, "clients that would be late report what they have, or nothing", "HOW")
+    invite: float = setting(1.0, number(Range(1, 100)), "invite so many times the cohort, take the first", "FACTOR")
 
     def __post_init__(self) -> None:
         if isinstance(self.cohort, list | tuple):
@@ -223,6 +130,13 @@ class World:
             check(good, self, "cohort", must, self.cohort)
             object.__setattr__(self, "cohort", [[int(client) for client in clients] for clients in self.cohort])
         check_settings(self, self)
+        if isinstance(self.fleet, str):
+            object.__setattr__(self, "fleet", fleet(self.fleet))
+        for name in ("deadline", "late", "invite"):
+            if self.fleet is None and getattr(self, name) != settings(World)[name].default:
+                raise InputError(f"'{name}' is about time, which only devices have; give a fleet (--fleet phones).")
+        if self.invite > 1 and isinstance(self.cohort, list):
+            raise InputError("A schedule names the clients of every round; leave out invite.")
 
     @classmethod
     def from_parameters(cls, known: Mapping[str, Any]) -> World:
@@ -262,9 +176,35 @@ class World:
         size, c = self.size(population), self.cohort
         return max(map(len, c)) if isinstance(c, list | tuple) else size
 
-    def who(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None = None) -> Ints:
-        """The cohort of this round, ascending. Uniform sampling costs the same for any population."""
-        c, size = self.cohort, self.size(population)
+    def invited(self, population: int) -> int:
+        """How many clients are asked, of which the first of the cohort's size count.
+
+        >>> World(cohort=10, fleet="phones", invite=1.3).invited(population=100)
+        13
+        """
+        return min(population, math.ceil(self.invite * self.size(population) - 1e-9))
+
+    def who(
+        self,
+        round: int,
+        population: int,
+        seed: int,
+        sizes: Callable[[Ints], Ints] | None = None,
+        here: Callable[[Ints], NDArray[np.bool_]] | None = None,
+    ) -> Ints:
+        """The clients that are asked in this round, ascending. Uniform sampling costs the same for any population.
+
+        here: which of some clients are available; None means all are. Uniform sampling draws others in place of those
+        that are not.
+        """
+        if here is not None and self.sampler == "uniform" and not isinstance(self.cohort, list | tuple):
+            return draw_here(draws.generator(seed, "cohort", round), self.invited(population), population, here)
+        drawn = self._drawn(round, population, seed, sizes)
+        return drawn if here is None else drawn[here(drawn)]
+
+    def _drawn(self, round: int, population: int, seed: int, sizes: Callable[[Ints], Ints] | None) -> Ints:
+        self.size(population)  # refuses a cohort that does not fit
+        c, size = self.cohort, self.invited(population)
         if isinstance(c, list | tuple):
             return np.sort(np.array(c[(round - 1) % len(c)], dtype=np.int64))
         if size == population:
@@ -304,8 +244,8 @@ class World:
 
     @property
     def expected(self) -> int | None:
-        """The steps the server asks for, if that is known."""
-        if self.expected_steps is not None:
+        """The steps the server asks of everybody, if that is known; with a deadline it asks for each client's own."""
+        if self.expected_steps is not None or self.deadline is not None:
             return self.expected_steps
         return self.budget.expected if isinstance(self.budget, UniformSteps) else None
 
@@ -318,4 +258,31 @@ class World:
             "expected_steps": self.expected,
             "sampler": self.sampler,
             "min_clients": self.min_clients,
+            **self._time(),
         }
+
+    def _time(self) -> dict[str, Any]:
+        if self.fleet is None:  # no clock: such a configuration has none of these
+            return {}
+        timed = {"deadline": self.deadline, "late": self.late, "invite": self.invite}
+        return {"fleet": str(self.fleet)} | timed
+
+
+def draw_here(
+    generator: np.random.Generator, size: int, population: int, here: Callable[[Ints], NDArray[np.bool_]]
+) -> Ints:
+    """So many of the clients that are available, ascending, each as likely as another; all of them if there are fewer.
+
+    >>> draw_here(np.random.default_rng(0), 2, 9, lambda clients: clients % 4 == 1).shape
+    (2,)
+    """
+    found: dict[int, None] = {}
+    for _ in range(0 if population <= 8 * size else 8):  # where most of many are there, a few tries are enough
+        drawn = np.unique(generator.integers(population, size=2 * size))
+        drawn = generator.permutation(drawn)
+        found |= dict.fromkeys(drawn[here(drawn)].tolist())
+        if len(found) >= size:
+            return np.sort(np.array(list(found)[:size], dtype=np.int64))
+    everybody = np.arange(population, dtype=np.int64)
+    everybody = everybody[here(everybody)]
+    return np.sort(generator.permutation(everybody)[:size])
