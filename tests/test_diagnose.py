@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,13 @@ def contract(run: fk.Run) -> list[dict[str, object]]:
     return [{name: row[name] for name in COLUMNS if name != "wall_seconds"} for row in run.history]
 
 
-ONE_SIZE = [name for name in RECIPES if name not in ("heterofl", "scalefl")]
+ONE_SIZE = [name for name, recipe in RECIPES.items() if recipe.capacity is None and recipe.pace is None]
+
+
+def test_runs_with_a_clock_are_not_diagnosed():
+    for text, world in (("fedbuff", toy_world()), ("fedavg", replace(toy_world(), fleet="phones"))):
+        with pytest.raises(fk.InputError, match="leave out diagnose"):
+            fk.train(toy(), text, world, 1, diagnose=1)
 
 
 def test_devices_of_different_size_are_not_diagnosed():

@@ -197,7 +197,7 @@ def test_python_has_the_same_names() -> None:
     assert fk.algorithm("deltasgd+median").weights == fk.Median()  # which counts clients alike, as deltasgd does
     guard = fk.Guard(action="reject", k=4, window=5)
     assert fk.algorithm("fedavg+guard:action=reject,k=4,window=5").rules == (guard,)
-    assert set(ROBUST) | {"guard"} == set(PARTS)
+    assert set(ROBUST) | {"guard", "buffered"} == set(PARTS)
     assert set(AGGREGATIONS) >= set(ROBUST)
 
 

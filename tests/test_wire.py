@@ -17,6 +17,7 @@ from fedkeel.messages import (
     CODES,
     Broadcast,
     Facts,
+    Flights,
     Memory,
     Plan,
     Update,
@@ -118,6 +119,10 @@ GIVEN = {
     "an update": UPDATE,
     "an update of nobody": Update(
         3, NONE, ints(4, 40), EMPTY, EMPTY, None, EMPTY, torch.zeros(0, 6), mean={"r": {"v": torch.zeros(0, 6)}}
+    ),
+    "nothing under way": Flights(),
+    "clients under way": Flights(
+        np.array([1.5, 0.1]), np.arange(22).reshape(2, 11), {"3": BROADCAST}, {"3/0": UPDATE, "3/1": UPDATE}
     ),
     "an answer to a survey": Update(
         0, ints(1), NONE, COLUMN[:1], COLUMN[:1], None, COLUMN[:1], weighted={"mime": {"c": ODD[None]}}

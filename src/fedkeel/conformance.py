@@ -35,6 +35,7 @@ from .engine import Do
 from .engine.threads import Local
 from .errors import InputError
 from .messages import Broadcast, Facts, Memory, Update, Work, flatten
+from .pace import Synchronous
 from .rule import Me, Objective, Rule
 from .run.training import Run, resume, train
 from .task import Task, cross_entropy
@@ -190,7 +191,8 @@ def check_bytes(
     >>> check_bytes("fedavg")
     """
     engine = Tapped(mode, workers=1)
-    run = _run(algorithm, task, world, engine=engine)
+    synchronous = replace(_algorithm(algorithm), pace=Synchronous())  # a pace changes when messages are sent
+    run = _run(synchronous, task, world, engine=engine)
     down = up = 0
     for before, row in zip(run.history, run.history[1:], strict=False):
         t, clients = row["round"], row["clients"] + row["dropped"]

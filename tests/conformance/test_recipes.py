@@ -286,12 +286,33 @@ SIZED = {
         seeds=False,
     ),
 }
-TABLE |= DRIFTS | TUNED | SIZED
+WHOLE_COHORT = "buffer=4,inflight=4,dispatch=4,staleness=constant"
+EVERYBODY = "buffer=7,inflight=7,dispatch=7,weights=samples"
+ASYNCHRONOUS = {
+    "fedbuff": Entry(
+        neutral=f"{WHOLE_COHORT},weights=samples",
+        central=sgd(settings=EVERYBODY),
+        knobs="momentum=0.5,buffer=2,inflight=4",
+        rounds=8,
+        quiet=("b",),  # of the hinge; test_pace has its numbers
+        seeds=False,  # who is under way is drawn one by one
+    ),
+    "fedasync": Entry(
+        neutral=None,  # (x + Delta) - x is Delta but for rounding
+        near=(f"fedasync:{WHOLE_COHORT},alpha=1,weights=samples", "fedavg"),
+        central=sgd(settings=EVERYBODY + ",alpha=1"),
+        knobs="momentum=0.5,buffer=2,inflight=4",
+        rounds=8,
+        quiet=("b",),
+        seeds=False,
+    ),
+}
+TABLE |= DRIFTS | TUNED | SIZED | ASYNCHRONOUS
 OTHER_VALUES = {
     "beta": 0.4, "mu": 0.3, "tau_eff": "steps", "steps": 2, "proxy": "last",
     "beta1": 0.4, "beta2": 0.4, "eps": 0.1, "v_init": 0.1, "bias_correction": "true",
     "option": 1, "control": "gradient_mean", "alpha": 0.4, "adaptive": "true", "convention": "paper",
-    "beta_local": 0.4, "beta_global": 0.4, "a": 0.5, "tau": 1, "warmup": "clamp", "nesterov_push": "true",
+    "beta_local": 0.4, "beta_global": 0.4, "tau": 1, "warmup": "clamp", "nesterov_push": "true",
     "scale": "elapsed", "first": "shared",
     "delta": 0.4, "gamma": 0.4, "theta": 3, "first_step": "eta0", "batch_mode": "consecutive",
     "c": 0.9, "fstar": 0.1, "max": 0.02, "smooth": "false", "temperature": 0.9,
@@ -301,6 +322,7 @@ OTHER_VALUES = {
     "mask": "false",
     "scalefl:shares": "1/0/0/1", "ratios": "0.4/0.5/0.75/1", "after": 0.6, "mean": "batch", "detach": "true",
     "scalefl:gamma": 0.7,
+    "buffer": 3, "inflight": 6, "dispatch": 2, "staleness": "constant", "fedbuff:a": 2, "fedasync:a": 2, "a": 0.5,
 }  # fmt: skip
 NAMES = [name for name in RECIPES if name in TABLE]
 WHOLE = NAMES + [name + TABLE[name].gel for name in NAMES if TABLE[name].gel]

@@ -36,7 +36,7 @@ def do(arguments: argparse.Namespace) -> int:
     console = flags.terminal()
     for folder, (study, arms) in zip(arguments.folders, known, strict=True):
         console.print(f"{study.task} ({folder})", style="bold", highlight=False, soft_wrap=True)
-        table(arms, arms[0].target, study.rounds, console)
+        table(arms, arms[0].target, study.rounds, console, study.sim_seconds)
     if share:
         ranks(share, console)
     elif len(known) > 1:

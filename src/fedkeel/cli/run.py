@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   fedkeel run synthetic fedavgcm fedavgcm+gel --rounds 200 --seeds 5
   fedkeel run synthetic fedavg:lr=0.1 fedprox:mu=1 --budget 2e --cohort 0.1 --target 0.8
+  fedkeel run mnist-writers fedavgcm gel fedbuff --fleet phones --deadline p80 --sim-seconds 3600
   fedkeel run --config runs/demo/config.json --out runs/again
 
 An algorithm is NAME[:key=value,...][+PART[:key=value,...]]..., for example fedprox:mu=0.01,lr=0.1+gel:steps=5.
@@ -122,7 +123,7 @@ def _print_tables(study: Study, out: Path, arms: list[Any], has_kernels: bool) -
 
     console, target = flags.terminal(), arms[0].target
     draw({arm.name: arm.histories for arm in arms}, target, console)
-    table(arms, target, study.rounds, console)
+    table(arms, target, study.rounds, console, study.sim_seconds)
     diagnosis({arm.name: arm.histories for arm in arms}, console)
     saved = f"Saved in {out}; repeat with: fedkeel run --config {out / 'config.json'}"
     console.print(saved, style="dim", soft_wrap=True)

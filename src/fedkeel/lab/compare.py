@@ -10,7 +10,7 @@ from typing import Any
 
 from ..run.history import History
 from .diagnose import means
-from .stats import Arm, amount, interval, shared_rounds, window
+from .stats import Arm, amount, at_time, interval, shared_rounds, window
 
 
 def beyond(history: History, base: History, target: float) -> float | None:
@@ -30,6 +30,8 @@ def beyond(history: History, base: History, target: float) -> float | None:
 def equal_rounds(arm: Arm, base: Arm) -> list[float] | None:
     """Per seed, accuracy less the baseline's in the last round both have evaluated; None where a seed diverged.
 
+    Where both have simulated seconds: at the time at which the first of the two ends.
+
     >>> base, arm = (Arm("", None, [History([{"round": 9, "accuracy": a}])], ["done"]) for a in (0.5, 0.75))
     >>> equal_rounds(arm, base), equal_rounds(base, arm)
     ([0.25], [-0.25])
@@ -38,6 +40,13 @@ def equal_rounds(arm: Arm, base: Arm) -> list[float] | None:
         return None
     differences = []
     for mine, other in zip(arm.histories, base.histories, strict=True):
+        if arm.timed and base.timed:
+            end = min(history[-1]["sim_seconds"] for history in (mine, other))
+            own, theirs = (at_time(history, "accuracy", end) for history in (mine, other))
+            if own is None or theirs is None:
+                return None
+            differences.append(own - theirs)
+            continue
         shared = shared_rounds([mine, other], "accuracy")
         if not shared:
             return None
@@ -99,9 +108,19 @@ def score(arm: Arm) -> float | None:
 
 
 def mean_curve(histories: Sequence[History]) -> list[tuple[float, float]]:
-    """(round, mean accuracy over seeds) of rounds every seed has evaluated; the loss where there is no accuracy."""
+    """(round, mean accuracy over seeds) of rounds every seed has evaluated; the loss where there is no accuracy.
+
+    Of runs with simulated seconds, their mean instead of the round.
+    """
     column = "accuracy" if any(h.last("accuracy") is not None for h in histories) else "loss"
-    return [(r, statistics.mean(row[column] for row in rows)) for r, rows in shared_rounds(histories, column).items()]
+    x = "sim_seconds" if has_time(histories) else "round"
+    shared = shared_rounds(histories, column).values()
+    return [(statistics.mean(r[x] for r in rows), statistics.mean(r[column] for r in rows)) for rows in shared]
+
+
+def has_time(histories: Sequence[History]) -> bool:
+    """Whether all of these runs have simulated seconds."""
+    return Arm("", None, histories, []).timed
 
 
 def summary(arms: Sequence[Arm], target: float | None) -> dict[str, Any]:
@@ -128,6 +147,7 @@ def _entry(arm: Arm, base: Arm, n: int) -> dict[str, Any]:
         "rounds_to_target": spent("round"),
         "gradients_to_target": spent("gradients"),
         "bytes_to_target": spent("bytes"),
+        **({"sim_seconds_to_target": spent("sim_seconds")} if arm.timed else {}),
         "speedup": gain.value,
         "speedup_95": None if gain.low is None else [gain.low, gain.high],
         "speedup_more_than": gain.more_than,

@@ -208,11 +208,19 @@ class Arm:
         some = f" ({len(self.histories) - self.missed}/{len(self.histories)})" if self.missed else ""
         return self.cost_text("round", "{:.1f}") + some
 
+    @property
+    def timed(self) -> bool:
+        """Its runs have simulated seconds."""
+        return bool(self.histories) and all(is_number(history[-1].get("sim_seconds")) for history in self.histories)
+
     def speedup(self, base: Arm) -> Gain:
-        """By how much fewer rounds this arm reaches the target, over the seeds both have, see `speedup`."""
+        """By how much faster this arm reaches the target, over the seeds both have, see `speedup`: in simulated seconds
+        where both have them, else in rounds.
+        """
         if self.target is None or (self.missed and self.diverged) or (base.missed and base.diverged):
             return Gain()  # a run that broke off early bounds nothing
-        own, other = self.costs("round"), base.costs("round")
+        column = "sim_seconds" if self.timed and base.timed else "round"
+        own, other = self.costs(column), base.costs(column)
         shared = [seed for seed in own if seed in other]
         return speedup([other[s] for s in shared], [own[s] for s in shared], base.missed > 0, self.missed > 0)
 
@@ -266,6 +274,17 @@ def shared_rounds(histories: Sequence[History], column: str) -> dict[int, list[R
     known = [{row["round"]: row for row in history if number(row.get(column)) is not None} for history in histories]
     rounds = sorted(set.intersection(*(set(rows) for rows in known))) if known else []
     return {r: [rows[r] for rows in known] for r in rounds}
+
+
+def at_time(history: History, column: str, seconds: float) -> float | None:
+    """The last value of a column at or before this simulated time.
+
+    >>> rows = [{"sim_seconds": t, "accuracy": t / 10} for t in (0, 2, 5)]
+    >>> at_time(History(rows), "accuracy", 4.9)
+    0.2
+    """
+    past = [row for row in history if row["sim_seconds"] <= seconds and number(row.get(column)) is not None]
+    return number(past[-1][column]) if past else None
 
 
 def columns(histories: Iterable[History]) -> list[str]:

@@ -21,7 +21,7 @@ from ..pace import Synchronous
 from ..round import Job, State, invite
 from ..survey import survey
 from ..task import Task
-from ..world import Ask, FixedSteps, Fleet, Ints, World, percentile
+from ..world import Ask, Epochs, FixedSteps, Fleet, Ints, UniformSteps, World, percentile
 from ..world.clock import ARRIVES, Clock, Price
 
 
@@ -95,7 +95,9 @@ def _survey(job: Job, engine: Engine, broadcast: Broadcast, work: Work) -> tuple
 NO_FLEET = Fleet(seconds=1.0, down=1e9, up=1e9, latency=0.0)  # the order of arrivals is that of the work
 
 
-def first_clock(task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype) -> Clock:
+def first_clock(
+    task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype = torch.float32
+) -> Clock:
     """The clock of a world, with FedAvg's price and with the deadline in seconds."""
     fleet = world.fleet or NO_FLEET
     assert not isinstance(fleet, str)  # the world has read it
@@ -104,7 +106,7 @@ def first_clock(task: Task, world: World, seed: int, batch_size: int | None, dty
     if world.deadline is None:
         return clock
     clock = replace(clock, price=price_of_fedavg(task, dtype))
-    everybody, broadcast = population_of(task, world, seed, batch_size, dtype)
+    everybody, broadcast = asked_of_all(task, world, seed, batch_size, dtype)
     share = percentile(world.deadline)
     seconds = clock.trips(broadcast, everybody).seconds
     deadline = float(world.deadline if share is None else np.percentile(seconds, share))
@@ -121,6 +123,16 @@ def first_clock(task: Task, world: World, seed: int, batch_size: int | None, dty
     return clock
 
 
+def with_budget(world: World, task: Task) -> World:
+    """The world with a budget: its own, else the task's, whose draw a deadline replaces; else one epoch."""
+    if world.budget is not None:
+        return world
+    budget = task.budget or Epochs(1)
+    if world.deadline is not None and isinstance(budget, UniformSteps):
+        budget = FixedSteps(budget.expected)
+    return replace(world, budget=budget)
+
+
 def price_of_fedavg(task: Task, dtype: torch.dtype) -> Price:
     """A model down, an update up, and a gradient for each step."""
     model = FlatModel(seeded(0, task.model), dtype)
@@ -128,8 +140,8 @@ def price_of_fedavg(task: Task, dtype: torch.dtype) -> Price:
     return Price(up=(measure(vectors, ["samples", "steps"], rows=True),))
 
 
-def population_of(
-    task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype
+def asked_of_all(
+    task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype = torch.float32
 ) -> tuple[Work, Broadcast]:
     """What all clients would be asked to do in round 1, and FedAvg's message to them."""
     everybody, model = np.arange(len(task.data)), FlatModel(seeded(0, task.model), dtype)
@@ -144,7 +156,7 @@ def reached(
     clock: Clock, task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype
 ) -> tuple[Ints, Ints]:
     """(J_i, e_i) of all clients that report: steps done before the deadline, and steps expected."""
-    work, broadcast = population_of(task, world, seed, batch_size, dtype)
+    work, broadcast = asked_of_all(task, world, seed, batch_size, dtype)
     trips = replace(clock, profiles=replace(clock.profiles, dropout=0 * clock.profiles.dropout)).trips(broadcast, work)
     reports = trips.fate == ARRIVES
     assert work.expected is not None

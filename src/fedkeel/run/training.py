@@ -29,10 +29,10 @@ from ..ranges import COUNT
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
-from ..world import Ask, Epochs, FixedSteps, UniformSteps, World
+from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, configuration, task_of, world_of
-from .dry_run import first_clock, reached, timed
+from .dry_run import first_clock, reached, timed, with_budget
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
@@ -187,10 +187,7 @@ def prepare(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """Fill in every default and refuse what cannot work, before any file is written."""
-    if world.budget is None:
-        world = replace(world, budget=task.budget or Epochs(1))
-        if world.deadline is not None and isinstance(world.budget, UniformSteps):  # the fleet replaces the draw
-            world = replace(world, budget=FixedSteps(world.budget.expected))
+    world = with_budget(world, task)
     world.size(len(task.data))
     batch_size = batch_size if batch_size is not None else task.batch_size
     clock, done = None, None

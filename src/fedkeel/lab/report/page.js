@@ -1,11 +1,11 @@
 "use strict";
 // Draws the document that Python gathered. Text enters the page as text nodes only, so a name cannot become markup.
 
-const AXES = { round: "rounds", gradients: "gradients", megabytes: "MB sent" };
+const AXES = { round: "rounds", sim_seconds: "simulated seconds", gradients: "gradients", megabytes: "MB sent" };
 const SCORES = { accuracy: "test accuracy", loss: "test loss", train_loss: "training loss" };
 const COLOURS = 7;
 const PARTS = { whole: "whole run", half: "second half" };
-const chosen = { axis: "round", score: null, part: "whole", hidden: new Set() };
+const chosen = { axis: null, score: null, part: "whole", hidden: new Set() };
 const page = document.getElementById("page");
 let doc = JSON.parse(document.getElementById("data").textContent);
 
@@ -250,7 +250,7 @@ function tablePart() {
       + "Brackets and ± are 95 % intervals (for the speed-up: a bootstrap over pairs of seeds).")];
   if (doc.versus.length) {
     const target = doc.counted, best = doc.versus[0].best;
-    const heads = [...(target ? ["rounds saved", "reaches the target"] : []), "better at the end by", "ends"];
+    const heads = [...(target ? [`${doc.versus[0].cost} saved`, "reaches the target"] : []), "better at the end by", "ends"];
     const against = doc.versus.map(line => ({ arm: indexOf(line.other), name: line.other,
       cells: [...(target ? [line.rounds, line.rounds_said] : []), line.end, line.end_said] }));
     parts.push(make("h3", {}, `${best} compared with each other algorithm`), table(heads, against, "compared with"));
@@ -288,6 +288,7 @@ function curvesPart(width) {
   const drawn = (axis, size) => lineChart(inPart(lines(chosen.score, axis)),
     { ...size, xName: AXES[axis], yName, target, label: `${yName} against ${AXES[axis]}` });
   const axes = Object.fromEntries(Object.entries(AXES).filter(([axis]) => hasAxis(axis)));
+  chosen.axis = chosen.axis || (hasAxis("sim_seconds") ? "sim_seconds" : "round");  // the clock, where there is one
   const paper = Object.keys(axes).filter(axis => axis !== chosen.axis);
   return [
     make("h2", {}, "Curves"),
@@ -383,11 +384,14 @@ function livePart() {
     : asked && running.length ? "Asked to stop: the run ends after this round, with a checkpoint, and fedkeel resume continues it."
     : running.length ? "These runs have not ended:" : doc.runs.length ? "All runs have ended." : "No rows yet.";
   const time = s => s === null ? "" : s >= 3600 ? `${(s / 3600).toFixed(1)} h` : s >= 60 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
-  const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round} of ${run.rounds}`
+  const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round}`
+    + (run.limit === null ? ` of ${run.rounds}` : "")
+    + (run.sim_seconds === null ? "" : `, ${plain(run.sim_seconds)}${run.limit === null ? "" : ` of ${plain(run.limit)}`} simulated s`)
     + (run.accuracy === null ? "" : `, accuracy ${run.accuracy.toFixed(4)} (best ${run.best.toFixed(4)})`)
     + (run.megabytes === null ? "" : `, ${plain(run.megabytes)} MB`) + (run.dropped ? `, ${run.dropped} dropped` : "")
+    + (run.late ? `, ${run.late} late` : "") + (run.lost ? `, ${run.lost} lost` : "")
     + (run.pace === null ? "" : `, ${plain(run.pace)} rounds/s, ${time(run.left)} left`),
-  make("progress", { max: run.rounds, value: run.round }));
+  make("progress", { max: 1, value: run.done }));
   const stop = make("button", { class: "stop", id: "stop", disabled: lost || asked, onclick: askToStop }, "Stop after this round");
   return [make("section", { class: "live", id: "live" }, make("p", { id: "state" }, state),
     doc.error ? make("p", { class: "warning" }, doc.error) : null, ...running.map(line), running.length ? stop : null)];

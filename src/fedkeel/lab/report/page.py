@@ -27,10 +27,10 @@ from .runs import Group, Ran, Reader, all_runs, not_started
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
 SPREAD = ("lr_min", "lr_median", "lr_max", "skipped")
 STEPS = {"lr_min", "lr_median", "lr_max"}
-AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up")
+AXIS_COLUMNS = ("round", "gradients", "bytes_down", "bytes_up", "sim_seconds")
 PAGE = [Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js", "css")]
 POINTS = 400  # per curve; a screen shows no more
-AXES = ("round", "gradients", "megabytes")
+AXES = ("round", "gradients", "megabytes", "sim_seconds")
 
 Document = dict[str, Any]
 
@@ -77,7 +77,7 @@ def _unequal(groups: Sequence[Group]) -> list[str]:
     """Settings apart from the algorithm in which arms differ: then not only the algorithm is compared."""
     lines = []
     names = ("cohort", "budget", "expected_steps", "sampler", "rounds", "batch_size", "dtype", "target", "eval_samples",
-             "eval_every")  # fmt: skip
+             "eval_every", "fleet", "deadline", "late", "invite", "sim_seconds")  # fmt: skip
     for name in names:
         values = [g.runs[0].config["world"].get(name, g.runs[0].config.get(name)) for g in groups]
         if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
@@ -184,14 +184,16 @@ def _progress(group: Group) -> list[Document]:
     for run in group.runs:
         row = run.history[-1]
         scores = [value for r in run.history if (value := number(r.get("accuracy"))) is not None]
-        wall, left = number(row.get("wall_seconds")), run.config["rounds"] - row["round"]
+        wall, limit = number(row.get("wall_seconds")), number(run.config.get("sim_seconds"))
         pace = row["round"] / wall if wall else None
+        done = row["round"] / run.config["rounds"] if limit is None else min(1.0, row["sim_seconds"] / limit)
         lines.append({
             "name": group.name, "seed": run.config["seed"], "status": run.status, "round": row["round"],
             "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None,
             "best": max(scores, default=None), "megabytes": amount(row, "megabytes"),
-            "pace": pace, "left": left / pace if pace else None,
-            "dropped": sum(int(number(r.get("dropped")) or 0) for r in run.history),
+            "pace": pace, "left": wall * (1 - done) / done if wall and done else None, "done": done,
+            "sim_seconds": number(row.get("sim_seconds")), "limit": limit,
+            **{name: sum(int(number(r.get(name)) or 0) for r in run.history) for name in ("dropped", "late", "lost")},
         })  # fmt: skip
     return lines
 

@@ -39,6 +39,11 @@ class Watching(Progress):
     def began(self, config: dict[str, Any]) -> None:
         """Say once per algorithm what was chosen."""
         self.has_kernels |= HINT in config.get("engine_reason", "")
+        deadline, seconds = config["world"].get("deadline"), config.get("deadline_seconds")
+        if isinstance(deadline, str) and (said := f"seed {config['seed']}: {deadline}") not in self.described:
+            self.described.add(said)
+            text = f"The deadline of seed {config['seed']} is {seconds:.4g} simulated seconds ({deadline} of FedAvg's)."
+            self.console.print(text, style="dim", soft_wrap=True, highlight=False)
         if self.verbose and config["algorithm"] not in self.described:
             self.described.add(config["algorithm"])
             parameters = config["parameters"]
@@ -57,14 +62,16 @@ class Watching(Progress):
         key = (algorithm, seed)
         if key not in self.lines:
             name = f"{algorithm} #{seed}" if len(self.study.seeds) > 1 else algorithm
-            self.lines[key] = self.add_task(name, total=self.study.rounds, completed=row["round"], state="")
+            self.lines[key] = self.add_task(name, total=self.study.sim_seconds or self.study.rounds, state="")
         if row["accuracy"] is not None:
             self.best[key] = max(row["accuracy"], self.best.get(key, 0.0))
         score = f"{row['accuracy']:.3f}" if row["accuracy"] is not None else "  -  "
         best = f"best {self.best[key]:.3f}" if key in self.best else ""
-        dropped = f"  {row['dropped']} dropped" if row.get("dropped") else ""
-        state = f"{row['round']:>4}/{self.study.rounds} {score} {best} {amount(row, 'megabytes'):8.1f} MB{dropped}"
-        self.update(self.lines[key], completed=row["round"], state=state)
+        missing = "".join(f"  {row[name]} {name}" for name in ("dropped", "late", "lost") if row.get(name))
+        end = self.study.sim_seconds
+        place = f"{row['round']:>4}/{self.study.rounds}" if end is None else f"{row['sim_seconds']:,.0f}/{end:g} s"
+        state = f"{place} {score} {best} {amount(row, 'megabytes'):8.1f} MB{missing}"
+        self.update(self.lines[key], completed=row["round" if end is None else "sim_seconds"], state=state)
 
 
 def _short(values: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from ... import grammar
 from ...recipes import RECIPES
 from ...run.history import History
-from ..compare import mean_curve
+from ..compare import has_time, mean_curve
 from ..stats import Arm, window
 
 COLOURS = (
@@ -29,7 +29,7 @@ def colour(number: int) -> str:
 
 
 def draw(curves: Mapping[str, Sequence[History]], target: float | None = None, console: Console | None = None) -> None:
-    """Mean accuracy (loss, where there is no accuracy) over rounds, in braille dots."""
+    """Mean accuracy (loss, where there is no accuracy) over rounds or simulated seconds, in braille dots."""
     console = console or Console()
     width, height = max(30, min(console.width, 110) - 9), 14
     lines = {name: points for name, histories in curves.items() if (points := mean_curve(histories))}
@@ -62,20 +62,30 @@ def draw(curves: Mapping[str, Sequence[History]], target: float | None = None, c
             bits, style = cells.get((row, column), (0, ""))
             text.append(chr(0x2800 + bits), style)
         console.print(text)
-    console.print(Text(" " * 8 + f"round 0{'':{max(1, width - 13)}}{far:>6.0f}", style="dim"))
+    start, end = ("0 s", f"{far:,.0f} s") if all(map(has_time, curves.values())) else ("round 0", f"{far:>6.0f}")
+    console.print(Text(" " * 8 + f"{start}{end:>{max(1, width - len(start))}}", style="dim"))
     for number, name in enumerate(lines):
         console.print(Text("        ■ ", style=colour(number)) + Text(name))
 
 
-def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Console) -> None:
-    """The comparison: how fast, how far, at what price; the first arm is what the others are measured by."""
+def table(
+    arms: Sequence[Arm], target: float | None, rounds: int, console: Console, sim_seconds: float | None = None
+) -> None:
+    """The comparison: how fast, how far, at what price; the first arm is what the others are measured by.
+
+    sim_seconds: the simulated time after which the runs ended, if it was not by their rounds.
+    """
     seeds = len(arms[0].histories)
     costs, full = target is not None and console.width >= WIDE, console.width >= FULL
+    timed = all(arm.timed for arm in arms)
     averaged = window(rounds) if full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
+    averaged = 0 if timed else averaged  # there is no room for it, and rounds are of different length
     sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
     columns: dict[str, list[str]] = {}
     if target is not None:
         columns[f"to {target:g}: rounds" if costs else f"to {target:g}"] = [arm.rounds_text() for arm in arms]
+        if timed:
+            columns["seconds"] = [arm.cost_text("sim_seconds", "{:,.1f}") for arm in arms]
         gains = ["", *(str(arm.speedup(arms[0])) for arm in arms[1:])]
         columns["speed-up"] = gains if full else [gain.partition(" [")[0] for gain in gains]
     if costs:
@@ -85,6 +95,8 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
     columns["at the end"] = [arm.final_text() for arm in arms]
+    if timed and full:
+        columns["late, lost"] = [_missing(arm) for arm in arms]
     if sized:
         for name, cost, unit in (("per MB", "bytes", 1e6), ("per TFLOP", "flops", 1e12)):
             shares = [arm.per(cost, unit) for arm in arms]
@@ -98,13 +110,16 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         cells = (Text(values[number]) for values in columns.values())
         view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
-    after = f"Accuracies are on the test set, at the end after {rounds} round{'s' if rounds != 1 else ''}"
+    ended = f"{rounds} round{'s' if rounds != 1 else ''}" if sim_seconds is None else f"{sim_seconds:g} simulated s"
+    after = f"Accuracies are on the test set, at the end after {ended}"
     notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
     if averaged:
         notes.append(f"'last {averaged}' is the mean accuracy over the last {averaged} rounds")
     if target is not None and any(arm.missed < seeds for arm in arms):
         spent = "Rounds, gradients and MB are means of" if costs else "Rounds are the mean of"
         notes.append(f"{spent} what it took to reach {target:g}")
+        if timed:
+            notes.append("Seconds are simulated, by the fleet's devices, and so is the speed-up")
         if any(0 < arm.missed < seeds for arm in arms):
             notes.append("'>' marks means in which seeds that did not reach it count with their whole run")
     if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
@@ -115,6 +130,15 @@ def table(arms: Sequence[Arm], target: float | None, rounds: int, console: Conso
         momentum = RECIPES["gel"].defaults["momentum"]
         notes.append(f"GEL sets the client momentum to {momentum:g} in {', '.join(brought)}")
     console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def _missing(arm: Arm) -> str:
+    """How many percent of the clients that were invited were late, and lost."""
+    counts = dict.fromkeys(("clients", "dropped", "late", "lost"), 0)
+    for row in chain.from_iterable(arm.histories):
+        counts = {name: number + row[name] for name, number in counts.items()}
+    late, lost = (100 * counts[name] / max(1, sum(counts.values())) for name in ("late", "lost"))
+    return f"{late:.0f}, {lost:.0f} %"
 
 
 def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:

@@ -12,7 +12,7 @@ from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_round
 from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
-COSTS = {"round": "rounds", "gradients": "gradients", "megabytes": "MB"}
+COSTS = {"round": "rounds", "sim_seconds": "simulated seconds", "gradients": "gradients", "megabytes": "MB"}
 
 Planned = tuple[str, int]  # an algorithm and a seed
 
@@ -33,8 +33,13 @@ class Comparison:
     arms: list[Arm]
     metric: str
     target: float | None
-    rounds: int
+    length: str  # of the runs, in words
     unreached: float | None = None
+
+    @property
+    def first(self) -> str:
+        """The cost that arms are judged by: simulated seconds where all arms have them, else rounds."""
+        return "sim_seconds" if all(arm.timed for arm in self.arms) else "round"
 
     @property
     def sign(self) -> int:
@@ -54,14 +59,16 @@ class Comparison:
 
     def cheaper_than(self, fast: Arm) -> list[tuple[str, Arm]]:
         """The other costs of which another arm than the fastest takes the least, each with that arm."""
-        found = [(cost, self.cheapest(cost)) for cost in COSTS if cost != "round"]
+        found = [(cost, self.cheapest(cost)) for cost in COSTS if cost not in ("round", self.first)]
         return [(cost, arm) for cost, arm in found if arm is not None and arm is not fast]
 
     def saved(self, a: Arm, b: Arm) -> Gain | None:
-        """Rounds to the target that a saves over b; at least that many where seeds of b did not get there."""
+        """Rounds or simulated seconds to the target that a saves over b; at least that many where seeds of b did not
+        get there.
+        """
         if self.target is None or a.missed or not (a.sound and b.sound):
             return None
-        return difference(b.costs("round"), a.costs("round"))
+        return difference(b.costs(self.first), a.costs(self.first))
 
     def ahead(self, a: Arm, b: Arm) -> Gain | None:
         """By how much a ends better than b."""
@@ -76,23 +83,33 @@ class Comparison:
         return [s for s in self.arms if s is not best and s.sound]
 
     def best(self) -> Arm | None:
-        """What is recommended: the fewest rounds to the target, else the best end."""
-        return self.cheapest("round") or self.best_at_the_end()
+        """What is recommended: the fastest to the target, else the best end."""
+        return self.cheapest(self.first) or self.best_at_the_end()
 
 
 def compare(groups: Sequence[Group]) -> Comparison:
     """The numbers of these arms."""
     metric = metric_of(groups)
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
-    rounds = max(run.config["rounds"] for run in all_runs(groups))
+    length = length_of([run.config for run in all_runs(groups)])
     arms = []
     for group in groups:
         runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
         unfinished = len(group.runs) - len(runs)
         arms.append(Arm.of(group.name, target, runs, metric=metric, unfinished=unfinished))
     if target is not None and all(s.never for s in arms):  # then only whole runs can be compared
-        return Comparison([replace(arm, target=None) for arm in arms], metric, None, rounds, target)
-    return Comparison(arms, metric, target, rounds)
+        return Comparison([replace(arm, target=None) for arm in arms], metric, None, length, target)
+    return Comparison(arms, metric, target, length)
+
+
+def length_of(configs: Sequence[dict[str, Any]]) -> str:
+    """How long runs are, in words: by the clock, or by their rounds.
+
+    >>> length_of([{"rounds": 20}, {"rounds": 10}]), length_of([{"rounds": 20, "sim_seconds": 60.0}])
+    ('20 rounds', '60 simulated seconds')
+    """
+    limits = [limit for config in configs if (limit := number(config.get("sim_seconds"))) is not None]
+    return f"{max(limits):g} simulated seconds" if limits else f"{max(config['rounds'] for config in configs)} rounds"
 
 
 def in_words(c: Comparison) -> dict[str, Any]:
@@ -102,7 +119,7 @@ def in_words(c: Comparison) -> dict[str, Any]:
 
 
 def _headline(c: Comparison) -> str:
-    fast, end = c.cheapest("round"), c.best_at_the_end()
+    fast, end = c.cheapest(c.first), c.best_at_the_end()
     if end is None:
         return "Nothing has finished yet." if any(s.unfinished for s in c.arms) else "No run ended with a usable model."
     if len(c.arms) == 1:
@@ -113,9 +130,9 @@ def _headline(c: Comparison) -> str:
         tied = c.tied(end, c.ahead)
         return f"{end.name} ends best, but {_unclear(c, end, tied)}." if tied else f"Use {end.name}."
     if reasons := _other_reasons(c, fast, end):
-        return f"Use {fast.name} for the fewest rounds to {c.target:g}, {', '.join(reasons)}."
+        return f"Use {fast.name} for the fewest {COSTS[c.first]} to {c.target:g}, {', '.join(reasons)}."
     if tied := c.tied(fast, c.saved):
-        return f"{fast.name} takes the fewest rounds to {c.target:g}, but {_unclear(c, fast, tied)}."
+        return f"{fast.name} takes the fewest {COSTS[c.first]} to {c.target:g}, but {_unclear(c, fast, tied)}."
     return f"Use {fast.name}."
 
 
@@ -132,12 +149,12 @@ def _other_reasons(c: Comparison, fast: Arm, end: Arm) -> list[str]:
         less = difference(fast.costs(cost), other.costs(cost))
         reasons += [f"{other.name} for the fewest {COSTS[cost]}"] * (less is not None and less.clear)
     if end is not fast and fast not in c.tied(end, c.ahead):
-        reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.rounds} rounds")
+        reasons.append(f"{end.name} for the best {METRICS[c.metric]} after {c.length}")
     return reasons
 
 
 def _cost(c: Comparison) -> list[str]:
-    fast, base, end = c.cheapest("round"), c.arms[0], c.best_at_the_end()
+    fast, base, end = c.cheapest(c.first), c.arms[0], c.best_at_the_end()
     if c.target is None:
         why = "" if c.unreached is None else f"No run reached {c.unreached:g}, so whole runs are compared. "
         return [f"{why}The whole run of {end.name} took {_price(end)}."] if end else []
@@ -148,7 +165,7 @@ def _cost(c: Comparison) -> list[str]:
         least = "at least " if base.missed else ""
         points.append(
             f"The baseline {base.name} took {least}{_price(base, over=False)}: {fast.name} saves {least}"
-            f"{_ranged(saved, '{:.1f}')} rounds{'' if saved.clear or saved.low is None else ' (not clear)'}."
+            f"{_ranged(saved, '{:.1f}')} {COSTS[c.first]}{'' if saved.clear or saved.low is None else ' (not clear)'}."
         )
     for cost, other in c.cheaper_than(fast):
         points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other, over=False)}.")
@@ -159,7 +176,7 @@ def _end(c: Comparison) -> list[str]:
     end, base = c.best_at_the_end(), c.arms[0]
     if end is None or len(c.arms) == 1:
         return []
-    text = f"After {c.rounds} rounds {end.name} has the best {METRICS[c.metric]}: {_mean(end.finals)}"
+    text = f"After {c.length} {end.name} has the best {METRICS[c.metric]}: {_mean(end.finals)}"
     if end is not base and (ahead := c.ahead(end, base)) is not None:
         text += f", {_ranged(ahead, '{:.4f}')} better than {base.name}"
     tied = c.tied(end, c.ahead)
@@ -233,6 +250,7 @@ def versus(c: Comparison) -> list[dict[str, str]]:
         least = "at least " if s.missed and saved is not None else ""
         lines.append({
             "best": best.name, "other": s.name,
+            "cost": COSTS[c.first],
             "rounds": least + _ranged(saved, "{:+.1f}"), "rounds_said": _said(saved, "sooner", "later"),
             "end": _ranged(ahead, "{:+.4f}"), "end_said": _said(ahead, "better", "worse"),
         })  # fmt: skip
@@ -285,9 +303,9 @@ def listed(words: Iterable[str]) -> str:
 
 
 def comparable(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> bool:
-    """Whether every planned run has ended, all of them after the same number of rounds."""
+    """Whether every planned run has ended, all of them after the same number of rounds or simulated seconds."""
     runs = all_runs(groups)
-    return not waiting and all(run.complete for run in runs) and len({run.config["rounds"] for run in runs}) == 1
+    return not waiting and all(run.complete for run in runs) and len({length_of([run.config]) for run in runs}) == 1
 
 
 def standing(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> dict[str, Any]:
@@ -297,11 +315,15 @@ def standing(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> dict[s
     ended, planned = sum(run.complete for run in runs), len(runs) + len(waiting)
     if ended < planned:
         points.append(f"{ended} of {planned} runs have ended. The verdict follows when all of them have.")
-    lengths = sorted({run.config["rounds"] for run in runs})
+    configs = sorted((run.config for run in runs), key=lambda config: config["rounds"])
+    lengths = list(dict.fromkeys(length_of([config]) for config in configs))
     if len(lengths) > 1:
+        planned_with = listed(lengths)
+        if all(length.endswith(" rounds") for length in lengths):
+            planned_with = listed(length.removesuffix(" rounds") for length in lengths) + " rounds"
         points.append(
-            f"There is no verdict, because the arms were planned with {listed(map(str, lengths))} rounds: runs of "
-            "different lengths are not comparable at their ends."
+            f"There is no verdict, because the arms were planned with {planned_with}: runs of different lengths are "
+            "not comparable at their ends."
         )
     seen = {run.name for run in runs}
     if missing := list(dict.fromkeys(name for name, _ in waiting if name not in seen)):
@@ -310,7 +332,7 @@ def standing(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> dict[s
     return {"headline": headline, "points": where + points}
 
 
-def _so_far(groups: Sequence[Group], metric: str, rounds: int) -> tuple[str, list[str]]:
+def _so_far(groups: Sequence[Group], metric: str, length: str) -> tuple[str, list[str]]:
     """Each arm's mean at the last round that all of them have evaluated, over the seeds that all of them have."""
     going = [g for g in groups if not any(run.status == "diverged" for run in g.runs)]
     if not going:
@@ -323,7 +345,7 @@ def _so_far(groups: Sequence[Group], metric: str, rounds: int) -> tuple[str, lis
     reached = max(shared)
     rows = {name: shared_rounds(histories, metric)[reached] for name, histories in kept.items()}
     means = {name: statistics.mean(row[metric] for row in some) for name, some in rows.items()}
-    where = f"So far, at round {reached} of {rounds}"
+    where = f"So far, at round {reached} of {length.removesuffix(' rounds')}"
     if len(means) == 1:
         ((name, value),) = means.items()
         return f"{where}, {name} has a {METRICS[metric]} of {value:.4f}.", []
