@@ -28,8 +28,8 @@ def names(console: Console) -> None:
         view.add_row(name, *(str(getattr(fleet, figure.name)) for figure in FIGURES))
     console.print(view)
     text = (
-        "seconds: per gradient of one sample; down, up: Mbit/s; latency: seconds. Each can be changed: phones:dropout=0. "
-        "fedkeel world show FLEET shows one, with sources."
+        "seconds: per gradient of one sample; down, up: Mbit/s; latency: seconds. Each can be changed, for example "
+        "phones:dropout=0. fedkeel world show FLEET shows one, with sources."
     )
     console.print(Text(text, style="dim"), soft_wrap=True)
 

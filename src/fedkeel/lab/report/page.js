@@ -271,7 +271,7 @@ function legend() {
 }
 
 function hasAxis(axis) {
-  return doc.arms.some(arm => [arm, ...arm.running].some(one => Object.values(one.curves).some(curve => curve[axis].some(v => v !== null))));
+  return doc.arms.some(arm => [arm, ...arm.running].some(one => Object.values(one.curves).some(curve => (curve[axis] || []).some(v => v !== null))));
 }
 
 function inPart(series) {
@@ -385,8 +385,8 @@ function livePart() {
     : running.length ? "These runs have not ended:" : doc.runs.length ? "All runs have ended." : "No rows yet.";
   const time = s => s === null ? "" : s >= 3600 ? `${(s / 3600).toFixed(1)} h` : s >= 60 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
   const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round}`
-    + (run.limit === null ? ` of ${run.rounds}` : "")
-    + (run.sim_seconds === null ? "" : `, ${plain(run.sim_seconds)}${run.limit === null ? "" : ` of ${plain(run.limit)}`} simulated s`)
+    + (run.limit ? "" : ` of ${run.rounds}`)
+    + (run.sim_seconds === undefined ? "" : `, ${plain(run.sim_seconds)}${run.limit ? ` of ${plain(run.limit)}` : ""} simulated s`)
     + (run.accuracy === null ? "" : `, accuracy ${run.accuracy.toFixed(4)} (best ${run.best.toFixed(4)})`)
     + (run.megabytes === null ? "" : `, ${plain(run.megabytes)} MB`) + (run.dropped ? `, ${run.dropped} dropped` : "")
     + (run.late ? `, ${run.late} late` : "") + (run.lost ? `, ${run.lost} lost` : "")

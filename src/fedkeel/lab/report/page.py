@@ -111,6 +111,8 @@ def curve(histories: Sequence[History], column: str) -> dict[str, list[float | N
     rounds = list(shared)
     kept = [shared[rounds[int(i)]] for i in spread]
     made = {axis: [_short([number(amount(row, axis)) for row in rows]) for rows in kept] for axis in AXES}
+    if all(value is None for value in made["sim_seconds"]):
+        del made["sim_seconds"]
     found = [[float(row[column]) for row in rows] for rows in kept]
     made["mean"] = [_short(values) for values in found]
     if len(histories) > 1:
@@ -192,7 +194,7 @@ def _progress(group: Group) -> list[Document]:
             "rounds": run.config["rounds"], "accuracy": scores[-1] if scores else None,
             "best": max(scores, default=None), "megabytes": amount(row, "megabytes"),
             "pace": pace, "left": wall * (1 - done) / done if wall and done else None, "done": done,
-            "sim_seconds": number(row.get("sim_seconds")), "limit": limit,
+            **({} if (now := number(row.get("sim_seconds"))) is None else {"sim_seconds": now, "limit": limit}),
             **{name: sum(int(number(r.get(name)) or 0) for r in run.history) for name in ("dropped", "late", "lost")},
         })  # fmt: skip
     return lines

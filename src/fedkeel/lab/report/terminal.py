@@ -95,8 +95,6 @@ def table(
         lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
     columns["at the end"] = [arm.final_text() for arm in arms]
-    if timed and full:
-        columns["late, lost"] = [_missing(arm) for arm in arms]
     if sized:
         for name, cost, unit in (("per MB", "bytes", 1e6), ("per TFLOP", "flops", 1e12)):
             shares = [arm.per(cost, unit) for arm in arms]
@@ -126,6 +124,8 @@ def table(
         notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
     if sized:
         notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")
+    if timed:
+        notes.append("Late and lost clients, of those invited: " + ", ".join(map(_missing, arms)))
     if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
         momentum = RECIPES["gel"].defaults["momentum"]
         notes.append(f"GEL sets the client momentum to {momentum:g} in {', '.join(brought)}")
@@ -138,7 +138,7 @@ def _missing(arm: Arm) -> str:
     for row in chain.from_iterable(arm.histories):
         counts = {name: number + row[name] for name, number in counts.items()}
     late, lost = (100 * counts[name] / max(1, sum(counts.values())) for name in ("late", "lost"))
-    return f"{late:.0f}, {lost:.0f} %"
+    return f"{late:.0f} % and {lost:.0f} % in {arm.name}"
 
 
 def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
