@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 import fedkeel as fk
 from fedkeel import explain as explain_
 from fedkeel import legal
+from fedkeel import pace as pace_
 from fedkeel.conformance import check_resume, check_workers, quadratics, toy, toy_world
 from fedkeel.engine.threads import Local
+from fedkeel.messages import Flight
 from fedkeel.notation import BUFFERED
-from fedkeel.pace import Buffered, Flight
+from fedkeel.pace import Buffered
 from fedkeel.rules import RULES
 from fedkeel.world.clock import ARRIVES
 from fedkeel.world.devices import Fleet
@@ -138,16 +140,23 @@ def test_an_asynchronous_run_agrees_with_a_simulator_of_events(fleet_, buffer, m
     world = phones(fleet=fleet_, deadline=deadline, budget=fk.UniformSteps(1, 6))
     inflight = buffer + more
     pace = Buffered(buffer, inflight, min(dispatch, inflight))
-    sent: list[tuple[float, list[Flight]]] = []  # by dispatch: when, and whom
-    usual = Buffered._dispatched
+    sent: list[list[Flight]] = []  # by dispatch, with the length of the trip as the arrival
+    first, more_ = pace_.dispatched, pace_.Candidates.take
 
-    def spy(self, job, broadcast, work, now):
-        made = list(usual(self, job, broadcast, work, now))
-        sent.append((now, made))
+    def spy(job, broadcast, work, now=None):
+        made = list(first(job, broadcast, work))
+        if now is not None:  # not a look at candidates
+            sent.append(made)
+        return [flight._replace(arrival=(now or 0.0) + flight.arrival) for flight in made]
+
+    def spy_on_more(self, count, busy, there):
+        made = list(more_(self, count, busy, there))
+        sent.append(made)
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Buffered, "_dispatched", spy)
+        patch.setattr(pace_, "dispatched", spy)
+        patch.setattr(pace_.Candidates, "take", spy_on_more)
         try:
             algorithm = fk.Algorithm(weights="uniform", pace=pace)
             run = fk.train(toy(), algorithm, world, rounds=6)
@@ -157,8 +166,7 @@ def test_an_asynchronous_run_agrees_with_a_simulator_of_events(fleet_, buffer, m
 
     out, now, queue = [], 0.0, list(sent)
     for version, row in enumerate(run.history[1:]):
-        at, made = queue.pop(0)  # after a server step
-        assert at == now
+        made = [flight._replace(arrival=now + flight.arrival) for flight in queue.pop(0)]  # after a server step
         assert all(flight.version == version for flight in made)
         assert not made or inflight - len(out) >= pace.dispatch
         out += made
@@ -173,9 +181,9 @@ def test_an_asynchronous_run_agrees_with_a_simulator_of_events(fleet_, buffer, m
             else:
                 late_or_lost += 1
             if len(arrived) < buffer and inflight - len(out) >= pace.dispatch:
-                at, made = queue.pop(0)
-                assert at == now
+                made = [flight._replace(arrival=now + flight.arrival) for flight in queue.pop(0)]
                 fresh = {flight.client for flight in made}
+                assert len(fresh) == len(made) <= inflight - len(out)
                 assert not fresh & (dispatched | {one.client for one in (*out, *arrived)})
                 dispatched |= fresh
                 out += made
@@ -205,9 +213,9 @@ def test_clients_of_one_version_train_together_and_only_when_needed(monkeypatch)
 def test_what_is_kept_grows_with_the_clients_under_way_and_not_with_versions():
     run = fk.train(toy(clients=40), "fedbuff:buffer=2,inflight=8", phones(), rounds=40)
     flights = run.state.flights
-    assert len(flights.arrival) <= 8
-    assert sum(len(update.clients) for update in flights.updates.values()) <= 8
-    assert set(flights.broadcasts) <= {str(version) for version in flights.table[:, 1]}
+    assert len(flights.clients) <= 8
+    assert sum(len(update.clients) for update in flights.updates.values()) <= 2 * 8
+    assert set(flights.broadcasts) <= {str(flight.version) for flight in flights.clients}
 
 
 # Resuming and workers

@@ -17,6 +17,7 @@ from fedkeel.messages import (
     CODES,
     Broadcast,
     Facts,
+    Flight,
     Flights,
     Memory,
     Plan,
@@ -122,7 +123,9 @@ GIVEN = {
     ),
     "nothing under way": Flights(),
     "clients under way": Flights(
-        np.array([1.5, 0.1]), np.arange(22).reshape(2, 11), {"3": BROADCAST}, {"3/0": UPDATE, "3/1": UPDATE}
+        [Flight(0.1 + 0.2, 5, 3, 0, 4, -1, (1, 2, 3)), Flight(1e300, 7, 3, 2, 4, 9, (2**62, 0, 0))],
+        {"3": BROADCAST},
+        {"3/0": UPDATE, "3/1": UPDATE},
     ),
     "an answer to a survey": Update(
         0, ints(1), NONE, COLUMN[:1], COLUMN[:1], None, COLUMN[:1], weighted={"mime": {"c": ODD[None]}}

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -170,21 +170,30 @@ class Update:
         return replace(self, clients=self.clients[kept], buffers=buffers, **columns)
 
 
+class Flight(NamedTuple):
+    """A client under way in an asynchronous run. Flights are ordered by arrival, then by client."""
+
+    arrival: float  # simulated seconds
+    client: int
+    version: int
+    fate: int  # as in `world.clock`
+    steps: int
+    expected: int  # -1: not known
+    costs: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Flights:
-    """What is under way in an asynchronous run: clients with the time at which they arrive, the broadcasts that they
-    received, and updates that are computed and have not arrived.
+    """What is under way in an asynchronous run: clients, the broadcasts that they received, and updates that are
+    computed and have not arrived.
     """
 
-    arrival: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    table: Ints = field(default_factory=lambda: np.empty((0, 11), dtype=np.int64))  # see `pace.Flight`
+    clients: list[Flight] = field(default_factory=list)
     broadcasts: dict[str, Broadcast] = field(default_factory=dict)  # by version
     updates: dict[str, Update] = field(default_factory=dict)  # by `version/number`
 
-    @property
-    def clients(self) -> Ints:
-        """Who is under way."""
-        return self.table[:, 0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", [Flight(*row[:6], tuple(row[6])) for row in self.clients])  # also of JSON
 
 
 def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from .aggregate import Sums
 from .engine import Engine
 from .errors import check
 from .local import train_clients
-from .messages import Broadcast, Flights, Update, Work
+from .messages import Broadcast, Flight, Flights, Update, Work
 from .ranges import COUNT, POSITIVE, Range, keep
 from .world import Ints, draw_here
 from .world.clock import ARRIVES, COSTS, LATE, LOST, WAIT
@@ -73,18 +73,6 @@ class Synchronous:
         else:
             parts = engine.run(train, broadcast, work, None if weights.stacks else weights)
         return Gathered(parts, state, {broadcast.version: work.clients}, (broadcast.version,))
-
-
-class Flight(NamedTuple):
-    """A client under way. They are ordered by arrival, then by client."""
-
-    arrival: float
-    client: int
-    version: int
-    fate: int
-    steps: int
-    expected: int  # -1: not known
-    costs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -141,45 +129,41 @@ class Buffered:
 
     def whom(self, job: Job, state: State) -> Ints:
         """The clients for the free slots after a server step."""
-        free = self.inflight - len(state.flights.arrival)
+        free, busy = self.inflight - len(state.flights.clients), {flight.client for flight in state.flights.clients}
+        population, there = len(job.task.data), available(job, state)
+        generator = draws.generator(job.seed, "cohort", state.round + 1)
         if free < self.dispatch:
             return np.empty(0, dtype=np.int64)
-        return self._drawn(job, state, free, 0, set(state.flights.clients.tolist()))
-
-    def _drawn(self, job: Job, state: State, free: int, event: int, busy: set[int]) -> Ints:
-        """Clients that are neither under way nor already dispatched at this version; `event` counts its dispatches."""
-        population, there = len(job.task.data), available(job, state)
-        if event == 0 and not busy and there is None and free < population:  # the cohort of a synchronous round
-            generator = draws.generator(job.seed, "cohort", state.round + 1)
+        if not busy and there is None and free < population:  # the cohort of a synchronous round
             return np.sort(generator.choice(population, free, replace=False)).astype(np.int64)
 
         def here(clients: Ints) -> NDArray[np.bool_]:
             idle = np.array([client not in busy for client in clients.tolist()], dtype=bool)
             return idle if there is None else idle & there(clients)
 
-        generator = draws.generator(job.seed, "cohort", state.round + 1, step=event)
         return draw_here(generator, free, population, here)
 
     def gather(self, job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work) -> Gathered:
         """Let clients arrive until the buffer is full, and train those that are needed."""
-        heap = [*flights_of(state.flights), *self._dispatched(job, broadcast, work, state.sim_seconds)]
+        now = state.sim_seconds
+        heap = [*state.flights.clients, *dispatched(job, broadcast, work, now)]
         heapq.heapify(heap)
-        now, event = state.sim_seconds, 0
         seen = set(work.clients.tolist())  # dispatched at this version
+        busy = seen | {flight.client for flight in heap}
+        more = Candidates(job, broadcast, 2 * self.buffer)
         arrived: list[Flight] = []
         absent: list[Flight] = []
         while heap and len(arrived) < self.buffer:
             flight = heapq.heappop(heap)
             now = flight.arrival
             (arrived if flight.fate == ARRIVES else absent).append(flight)
+            if flight.fate != ARRIVES and flight.client not in seen:
+                busy.discard(flight.client)
             free = self.inflight - len(heap)
             if free >= self.dispatch and len(arrived) < self.buffer:
-                event += 1
-                busy = seen | {one.client for one in heap} | {one.client for one in arrived}
-                clients = self._drawn(job, replace(state, sim_seconds=now), free, event, busy)
-                seen |= set(clients.tolist())
-                for one in self._dispatched(job, broadcast, job.work(broadcast.plan, state.round, clients), now):
-                    heapq.heappush(heap, one)
+                for one in more.take(free, busy, available(job, replace(state, sim_seconds=now))):
+                    heapq.heappush(heap, one._replace(arrival=now + one.arrival))
+                    seen.add(one.client)
         now = now if arrived or absent else now + WAIT
 
         # Of each version that is needed now, everybody trains who will ever report.
@@ -192,23 +176,13 @@ class Buffered:
             later = [flight for flight in heap if flight.version == version and flight.fate == ARRIVES]
             reported[version] = np.sort(np.array([flight.client for flight in group], dtype=np.int64))
             parts += self._parts(job, state, engine, out, group, later)
-        costs = [flight.costs for flight in (*arrived, *absent)]
-        total = np.array(costs, dtype=np.int64).reshape(len(costs), len(COSTS)).sum(0)
-        counts = dict(zip(COSTS, map(int, total), strict=True))
+        columns = zip(*(flight.costs for flight in (*arrived, *absent)), strict=True)
+        counts = dict(zip(COSTS, map(sum, columns), strict=False))
         late, lost = ([flight.client for flight in absent if flight.fate == fate] for fate in (LATE, LOST))
         parts.append(Sums(late=late, lost=lost, until=now, counts=counts))
         over = out.forget({flight.version for flight in heap}, self.alpha is not None)
-        flights = Flights(*columns_of(sorted(heap)), out.broadcasts, out.updates)
+        flights = Flights(sorted(heap), out.broadcasts, out.updates)
         return Gathered(parts, replace(state, flights=flights), reported, over)
-
-    def _dispatched(self, job: Job, broadcast: Broadcast, work: Work, now: float) -> Iterator[Flight]:
-        assert job.clock is not None
-        trips = job.clock.trips(broadcast, work)
-        costs = np.stack([trips.costs[name] for name in COSTS], 1).tolist()
-        expected = np.full(len(work.clients), -1) if work.expected is None else work.expected
-        table = np.stack([work.clients, trips.fate, trips.steps, expected], 1).tolist()
-        for seconds, (client, fate, steps, hoped), spent in zip(trips.seconds.tolist(), table, costs, strict=True):
-            yield Flight(now + seconds, client, work.version, fate, steps, hoped, tuple(spent))
 
     def _parts(
         self, job: Job, state: State, engine: Engine, out: Out, group: list[Flight], later: list[Flight]
@@ -225,7 +199,8 @@ class Buffered:
                 found = engine.run(train, broadcast, work, algorithm.weighing)  # as in a synchronous round
                 return [replace(part, counts={}) for part in found]
             out.keep(version, engine.run(train, broadcast, work))
-        taken: Iterable[Sums | Update] = out.take(version, [flight.client for flight in group])
+        now, then = ({flight.client for flight in flights} for flights in (group, later))
+        taken: Iterable[Sums | Update] = out.take(version, now, then)
         taken = screened(job, state, taken) if algorithm.hooks["screen"] else taken
         if factor == 1 and self.alpha is None:
             return taken
@@ -243,6 +218,64 @@ class Buffered:
 
 
 Pace = Synchronous | Buffered
+
+
+def dispatched(job: Job, broadcast: Broadcast, work: Work, now: float = 0.0) -> Iterator[Flight]:
+    """These clients under way, from `now` on."""
+    assert job.clock is not None
+    trips = job.clock.trips(broadcast, work)
+    costs = zip(*(trips.costs[name].tolist() for name in COSTS), strict=True)
+    expected = np.full(len(work.clients), -1) if work.expected is None else work.expected
+    columns = (trips.seconds, work.clients, trips.fate, trips.steps, expected)
+    rows = zip(*(column.tolist() for column in columns), costs, strict=True)
+    for seconds, client, fate, steps, hoped, spent in rows:
+        yield Flight(now + seconds, client, work.version, fate, steps, hoped, spent)
+
+
+class Candidates:
+    """Clients for slots that get free between two server steps, in an order that is drawn for the version.
+
+    They are looked at in blocks, because the trips of many clients take hardly longer to compute than those of one.
+    """
+
+    def __init__(self, job: Job, broadcast: Broadcast, block: int) -> None:
+        self.job, self.broadcast, self.block = job, broadcast, block
+        self.generator: np.random.Generator | None = None
+        self.order: list[int] = []  # the next ones last
+        self.known: dict[int, Flight] = {}  # whose arrival is the length of the trip
+
+    def take(self, count: int, busy: set[int], there: Any) -> Iterator[Flight]:
+        """So many clients that are neither busy nor away, each as likely as another; makes them busy."""
+        population, misses = len(self.job.task.data), 0
+        while count and misses < 4 * self.block:
+            if not self.order:
+                self._draw(population)
+            client = self.order.pop()
+            if client in busy or client not in self.known or (there and not there(np.array([client]))[0]):
+                misses += 1
+                continue
+            busy.add(client)
+            count -= 1
+            yield self.known[client]
+        if count:  # almost everybody is busy or away: look at all who are not
+            rest = np.setdiff1d(np.arange(population), np.fromiter(busy, dtype=np.int64))
+            rest = rest[there(rest)] if there else rest
+            assert self.generator is not None
+            chosen = np.sort(self.generator.permutation(rest)[:count])
+            self._know(chosen)
+            busy |= set(chosen.tolist())
+            yield from (self.known[client] for client in chosen.tolist() if client in self.known)
+
+    def _draw(self, population: int) -> None:
+        if self.generator is None:
+            self.generator = draws.generator(self.job.seed, "cohort", self.broadcast.version + 1, step=1)
+        drawn = self.generator.integers(population, size=self.block)
+        self.order = drawn.tolist()
+        self._know(np.unique(drawn))
+
+    def _know(self, clients: Ints) -> None:
+        work = self.job.work(self.broadcast.plan, self.broadcast.version, np.sort(clients))
+        self.known |= {flight.client: flight for flight in dispatched(self.job, self.broadcast, work)}
 
 
 @dataclass
@@ -265,17 +298,19 @@ class Out:
             assert isinstance(update, Update)
             self.updates[f"{version}/{number}"] = replace(update, counts={})
 
-    def take(self, version: int, clients: list[int]) -> list[Sums | Update]:
-        """The updates of these clients, which arrive now."""
+    def take(self, version: int, now: set[int], later: set[int]) -> list[Sums | Update]:
+        """The updates of clients that arrive now; those that arrive later stay, at most with as many others."""
         found: list[Sums | Update] = []
         for name in self._names(version):
             update = self.updates[name]
-            now, dropped = np.isin(update.clients, clients), np.isin(update.dropped, clients)
-            if now.any() or dropped.any():
-                whole = now.all() and dropped.all()
-                rest = replace(update.rows(~now), dropped=update.dropped[~dropped])
-                found.append(update if whole else replace(update.rows(now), dropped=update.dropped[dropped]))
-                self.updates[name] = rest
+            rows, dropped = _among(update.clients, now), _among(update.dropped, now)
+            if rows.all() and dropped.all():
+                found.append(update)
+            elif rows.any() or dropped.any():
+                found.append(replace(update.rows(rows), dropped=update.dropped[dropped]))
+            left = _among(update.clients, later)
+            if later and 2 * left.sum() <= len(left):  # where nobody is left, `forget` drops it whole
+                self.updates[name] = update.rows(left)
         return found
 
     def forget(self, under_way: set[int], models: bool) -> tuple[int, ...]:
@@ -288,6 +323,10 @@ class Out:
                 for name in self._names(version):
                     del self.updates[name]
         return tuple(sorted(known - under_way))
+
+
+def _among(clients: Ints, some: set[int]) -> NDArray[np.bool_]:
+    return np.array([client in some for client in clients.tolist()], dtype=bool)
 
 
 def available(job: Job, state: State) -> Any:
@@ -310,17 +349,3 @@ def work_of(flights: list[Flight]) -> Work:
     table = np.array([(one.client, one.steps, one.expected) for one in order], dtype=np.int64)
     expected = None if order[0].expected < 0 else table[:, 2].copy()
     return Work(order[0].version, table[:, 0].copy(), table[:, 1].copy(), expected)
-
-
-def flights_of(flights: Flights) -> Iterator[Flight]:
-    """The clients under way, as events."""
-    for arrival, row in zip(flights.arrival.tolist(), flights.table.tolist(), strict=True):
-        client, version, fate, steps, expected, *costs = row
-        yield Flight(arrival, client, version, fate, steps, expected, tuple(costs))
-
-
-def columns_of(flights: list[Flight]) -> tuple[NDArray[np.float64], Ints]:
-    """The clients under way, as the columns of a checkpoint."""
-    arrival = np.array([flight.arrival for flight in flights], dtype=np.float64)
-    table = np.array([(*flight[1:6], *flight.costs) for flight in flights], dtype=np.int64)
-    return arrival, table.reshape(len(flights), 5 + len(COSTS))

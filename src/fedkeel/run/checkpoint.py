@@ -105,7 +105,7 @@ def save_state(folder: Path, state: State, memories: Memories, identity: Identit
     tensors["clients"] = torch.tensor(list(memories.row), dtype=torch.int64)
     about = {"round": state.round, "totals": state.totals, "rules": list(state.rules), "history": history}
     about |= {"sim_seconds": state.sim_seconds}
-    if state.flights.broadcasts or len(state.flights.arrival):
+    if state.flights.clients:
         tensors["flights"] = torch.frombuffer(bytearray(to_bytes(state.flights)), dtype=torch.uint8)
     newest = folder / STATE
     if newest.exists():

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import math
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Profiles:
             here[some] = [generator.random() for generator in drawn] < share[some]
         return here
 
-    @property
+    @cached_property
     def always(self) -> bool:
         """Every client is available all the time."""
         return bool((self.share == 1).all())
