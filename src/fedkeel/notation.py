@@ -137,6 +137,17 @@ def _guess(rule: rules.Guess, algorithm: Algorithm) -> Lines:
     return {"walk": f"{walk}        q = {q}"}
 
 
+def _schedule(rule: rules.Schedule, algorithm: Algorithm) -> Lines:
+    if callable(rule.decay):
+        return {"plan": "lr of round t = lr * decay(t, R)        R rounds in all"}
+    meaning = {
+        "step": "lr, lr / 10 when t > R / 2, lr / 100 when t > 3 R / 4        R rounds in all",
+        "cosine": "lr (1 + cos(pi (t - 1) / R)) / 2        R rounds in all",
+    }
+    known = meaning[rule.decay] if isinstance(rule.decay, str) else f"lr * {rule.decay}^(t - 1)"
+    return {"plan": f"lr of round t = {known}"}
+
+
 LEVELS = {
     "send": "client i receives x_i = x[index of its level]",
     "serve": "element by element, over the clients that trained it; Delta = 0 where none did",
@@ -233,7 +244,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Fathom: Explained(
         "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
     ),
-    rules.Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
+    rules.Schedule: Explained(formulas=_schedule),
     rules.OwnClasses: Explained(
         WIDTHS_PAPER,
         {

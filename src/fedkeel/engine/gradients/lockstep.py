@@ -98,7 +98,7 @@ def along_clients(model: FlatModel, one: Callable[..., Any]) -> Callable[..., An
         if share is None or not mixes:
             return every(vectors, x)
         real = (share > 0).sum(1)
-        groups = [(real == count).nonzero()[:, 0] for count in real.unique()]
+        groups = [(real == count).nonzero()[:, 0] for count in sorted(set(real.tolist()))]
         found = [every(vectors[rows], x[rows, : max(1, int(real[rows[0]]))]) for rows in groups]
         back = torch.cat(groups).argsort()
         if isinstance(found[0], Tensor):
