@@ -114,10 +114,13 @@ def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
 
 
 def _fathom(rule: rules.Fathom, algorithm: Algorithm) -> Lines:
+    paper = rule.eq12 == "paper"
+    after = "phi_i <- min(phi_i, cos(gradient at y on the first batch, x - y))"
     return {
         "plan": f"J_i = max(1, {rule.steps}(E n_i / B)) steps with rate lr on batches of B",
-        "step": "phi_i <- min(phi_i, cos(g, x - y))",
-        "serve": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
+        "step": "phi_i <- min(phi_i, cos(g, x - y))" + "        (y before the step; not in the first one)" * paper,
+        "finish": after * paper,
+        "serve": f"h = cos(-Delta, s),  phi = {'lr ' * paper}sum_i p_i phi_i\n"
         "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
         "s <- (1 - smoothing) (-Delta) + smoothing s",
     }
