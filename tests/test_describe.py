@@ -1,17 +1,21 @@
 """The line about a task's data: which partition, and what it does to labels and sizes."""
 
+import io
 import json
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.data import partition
 from fedkeel.data.describe import CLIENTS, describe, effective_labels, holdings
 from fedkeel.lab.report.page import as_html, read
+from fedkeel.lab.report.progress import Watching
+from fedkeel.lab.study import Study
 from fedkeel.run import training
 
 LABELS = np.repeat(np.arange(10), 100)
@@ -90,7 +94,7 @@ def test_the_line_stays_with_data_that_are_cast_or_held_out():
 
 
 def test_the_line_heads_a_run_and_its_report_and_stands_in_its_configuration(tmp_path, capsys):
-    assert main(["run", "digits", "fedavg", "gel:steps=1", "--rounds", "1", "--out", str(tmp_path / "d")]) == 0
+    assert main(["run", "digits", "fedavg", "gel:steps=1", "--rounds", "1", "-v", "--out", str(tmp_path / "d")]) == 0
     line = describe(fk.tasks.digits().data)
     assert "partition dirichlet: each client's labels by Dir(0.3 p)" in line
     assert capsys.readouterr().err.count(f"digits: {line}") == 1
@@ -100,11 +104,21 @@ def test_the_line_heads_a_run_and_its_report_and_stands_in_its_configuration(tmp
     assert page["data"] == line and "each client's labels by Dir(0.3 p)" in as_html(page)
 
 
+def test_the_head_is_for_a_terminal_and_comes_once():
+    for terminal, times in ((True, 1), (False, 0)):
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=terminal, width=300)
+        watching = Watching(Study("digits", ["fedavg"], rounds=1), console, verbose=False)
+        for _ in range(2):
+            watching.began({"task": "digits", "data": "50 clients [of 28]", "algorithm": "fedavg"})
+        assert shown.getvalue().count("digits: 50 clients [of 28]") == times
+
+
 def test_a_run_of_a_version_without_the_line_is_read_and_repeated_without_it(tmp_path, monkeypatch, capsys):
     now = training.configuration
     monkeypatch.setattr(training, "configuration", lambda *of: {k: v for k, v in now(*of).items() if k != "data"})
     fk.train(fk.tasks.digits(), "fedavg", rounds=2, checkpoint=tmp_path / "d", stop_after=1)
-    assert main(["resume", str(tmp_path / "d")]) == 0
+    assert main(["resume", str(tmp_path / "d"), "-v"]) == 0
     assert read([tmp_path / "d"])["data"] == "" and "partition" not in capsys.readouterr().err
 
 

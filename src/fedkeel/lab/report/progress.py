@@ -1,4 +1,4 @@
-"""What the data are, then one live line per run where the output is a terminal."""
+"""What the data are and one live line per run; silent where the output is no terminal, but for what -v asks for."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class Watching(Progress):
         self.has_kernels = False  # a run would be faster with --compile
 
     def began(self, config: dict[str, Any]) -> None:
-        """Say once what the data are and, if asked, once per algorithm what was chosen."""
-        if not self.begun and "data" in config:  # missing in run directories of earlier versions
+        """Say once what the data are and, with -v, once per algorithm what was chosen."""
+        wanted = self.verbose or self.console.is_terminal
+        if wanted and not self.begun and "data" in config:  # missing in run directories of earlier versions
             head = f"{config['task']}: {config['data']}"
             self.console.print(head, style="dim", soft_wrap=True, highlight=False, markup=False)
         self.begun = True
