@@ -77,15 +77,14 @@ class Record:
     def of(cls, history: History, status: str) -> Record:
         """Of a run that has just ended."""
         rows = [row for row in history if row["accuracy"] is not None or row["loss"] is not None]
-        kept = History({name: rounded(row[name]) for name in COLUMNS if row.get(name) is not None} for row in rows)
-        for row in kept:
-            row.setdefault("accuracy", None)
+        names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+        kept = History({"accuracy": None, **{name: rounded(row.get(name)) for name in names}} for row in rows)
         return cls(kept, status, commit(), round(history[-1]["wall_seconds"], 1))
 
     def write(self, file: Path, wanted: Wanted) -> None:
         """Write the file."""
-        names = [name for name in COLUMNS if any(row.get(name) is not None for row in self.history)]
-        columns = {name: " ".join(_text(row.get(name)) for row in self.history) for name in names}
+        names = [name for name in COLUMNS if name in self.history[0]]
+        columns = {name: " ".join(_text(row[name]) for row in self.history) for name in names}
         where = environment()
         about = {"commit": self.commit, "status": self.status, "wall_seconds": self.seconds}
         about |= {"cores": where["cores"], "torch": where["torch"], "python": where["python"]}
@@ -108,13 +107,13 @@ class Record:
             raise InputError(f"{file} is not the record of a run: {error}.") from error
 
 
-def rounded(value: float) -> float:
+def rounded(value: float | None) -> float | None:
     """Six digits; whole numbers stay as they are.
 
     >>> rounded(0.123456789), rounded(123456789)
     (0.123457, 123456789)
     """
-    return value if isinstance(value, int) else float(f"{value:.6g}")
+    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
 
 
 def _text(value: float | None) -> str:
