@@ -314,12 +314,12 @@ def test_the_best_of_a_grid_is_chosen_on_validation_data_and_reported_runs_train
 
 
 def test_a_winner_at_the_edge_extends_the_grid_at_most_three_times(tmp_path: Path):
-    arms = {"best": {"run": "fedavg", "grid": {"lr": [1e-5, 1e-4]}}}  # larger is always better here
+    arms = {"best": {"run": "fedavg", "grid": {"lr": [1e-6, 1e-5]}}}  # larger is always better here
     made = tiny(
         arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9, seeds=[3, 1], by="train_loss"
     )
     (measured,) = run(made, tmp_path)
-    assert measured.choices["best"].grid.values["lr"] == [1e-5, 1e-4, 1e-3, 1e-2, 0.1]
+    assert measured.choices["best"].grid.values["lr"] == [1e-6, 1e-5, 1e-4, 1e-3, 0.01]
     assert measured.edges == {"best": ["lr"]}
     assert "on the edge of the grid in lr" in page.page(made, [measured])
 
