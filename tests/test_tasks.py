@@ -180,6 +180,22 @@ def test_resnets_leave_out_the_short_last_batch_as_the_papers_code_does(cifar, t
     assert short(task, rounds=1, batch_size=4).status == "done"
 
 
+def test_the_normalisation_of_resnets_is_a_parameter_of_the_task(cifar):
+    task = fk.tasks.get("cifar10:clients=5,model=resnet8,norm=batch")
+    assert task.spec == "cifar10:clients=5,model=resnet8,norm=batch"
+    norms = [m for m in task.model().modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(norms) == 9 and not any(m.track_running_stats for m in norms)
+    for mode in ("serial", "batched"):
+        run = short(task, rounds=1, batch_size=4, engine=mode)
+        assert (run.status, run.config["engine"]) == ("done", mode)
+    with pytest.raises(fk.InputError, match="no C kernel for this model where clients run batched"):
+        short(task, rounds=1, engine="batched", compile=True)
+    with pytest.raises(fk.InputError, match="'norm' parameter of cifar10 must be left out with lenet"):
+        fk.tasks.cifar10(norm="batch")
+    with pytest.raises(fk.InputError, match="one of group, batch"):
+        fk.tasks.cifar10(model="resnet8", norm="layer")
+
+
 def test_augmentation_can_be_left_out(cifar):
     assert fk.tasks.cifar10(clients=5).augment is not None
     task = fk.tasks.cifar10(clients=5, augment=False)

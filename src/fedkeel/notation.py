@@ -114,10 +114,13 @@ def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
 
 
 def _fathom(rule: rules.Fathom, algorithm: Algorithm) -> Lines:
+    paper = rule.eq12 == "paper"
+    after = "phi_i <- min(phi_i, cos(gradient at y on the first batch, x - y))"
     return {
         "plan": f"J_i = max(1, {rule.steps}(E n_i / B)) steps with rate lr on batches of B",
-        "step": "phi_i <- min(phi_i, cos(g, x - y))",
-        "serve": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
+        "step": "phi_i <- min(phi_i, cos(g, x - y))" + "        (y before the step; not in the first one)" * paper,
+        "finish": after * paper,
+        "serve": f"h = cos(-Delta, s),  phi = {'lr ' * paper}sum_i p_i phi_i\n"
         "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
         "s <- (1 - smoothing) (-Delta) + smoothing s",
     }
@@ -135,6 +138,17 @@ def _guess(rule: rules.Guess, algorithm: Algorithm) -> Lines:
     else:
         walk = f"q more steps like these, with {'g = 0' if zero else 'the last g'} in place of a new gradient"
     return {"walk": f"{walk}        q = {q}"}
+
+
+def _schedule(rule: rules.Schedule, algorithm: Algorithm) -> Lines:
+    if callable(rule.decay):
+        return {"plan": "lr of round t = lr * decay(t, R)        R rounds in all"}
+    meaning = {
+        "step": "lr, lr / 10 when t > R / 2, lr / 100 when t > 3 R / 4        R rounds in all",
+        "cosine": "lr (1 + cos(pi (t - 1) / R)) / 2        R rounds in all",
+    }
+    known = meaning[rule.decay] if isinstance(rule.decay, str) else f"lr * {rule.decay}^(t - 1)"
+    return {"plan": f"lr of round t = {known}"}
 
 
 LEVELS = {
@@ -233,7 +247,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Fathom: Explained(
         "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
     ),
-    rules.Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
+    rules.Schedule: Explained(formulas=_schedule),
     rules.OwnClasses: Explained(
         WIDTHS_PAPER,
         {

@@ -77,9 +77,18 @@ class ResNet(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(layer.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def represent(self, x: Tensor) -> Tensor:
+        """What the last layer classifies: the mean over the image of the last block's channels."""
         x = self.blocks(F.relu(self.norm(self.conv(x))))
-        return self.dense(x.mean((-2, -1)))  # type: ignore[no-any-return]
+        return x.mean((-2, -1))
+
+    def classify(self, z: Tensor) -> Tensor:
+        """The scores of representations."""
+        scores: Tensor = self.dense(z)
+        return scores
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.represent(x))
 
 
 def resnet8(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:

@@ -18,10 +18,18 @@ class NextSymbol(nn.Module):
         self.embedding, self.lstm = nn.Embedding(symbols, embedding), lstm
         self.dense, self.every = dense, every
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        outputs = self.lstm(self.embedding(tokens))
-        scores: Tensor = self.dense(outputs if self.every else outputs[:, -1])
+    def represent(self, tokens: Tensor) -> Tensor:
+        """The LSTM's output after the last step, or after every one, `[batch, time, hidden]`."""
+        outputs: Tensor = self.lstm(self.embedding(tokens))
+        return outputs if self.every else outputs[:, -1]
+
+    def classify(self, z: Tensor) -> Tensor:
+        """The scores of representations."""
+        scores: Tensor = self.dense(z)
         return scores.movedim(-1, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.classify(self.represent(tokens))
 
 
 def shakespeare_lstm(symbols: int = 80, hidden: int = 256, layers: int = 2, biases: int = 2) -> NextSymbol:
