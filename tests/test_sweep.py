@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,25 +124,29 @@ def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, ca
     assert "holds something else" in capsys.readouterr().err
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A sweep in `d` too long to end, once each of its two processes has a checkpoint."""
-    out = tmp_path / "d"
-    words = ["sweep", "synthetic", "scaffold", "--grid", "lr=0.01,0.1", "--rounds", "100000", "--jobs", "2"]
+@contextmanager
+def started(out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep in `out` too long to end, once each of its two runs has gone ten rounds beyond where it was."""
+    before = rounds_of(out)
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedkeel", *words, "--out", str(out)],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "fedkeel", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 120
     with process:
         try:
-            while len(list(out.glob("*/seed-0/checkpoint/state.safetensors"))) < 2:
+            while len(now := rounds_of(out)) < 2 or any(now[run] < before.get(run, 0) + 10 for run in now):
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
             yield process
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a session of its own: the sweep and its children
+
+
+def rounds_of(out: Path) -> dict[Path, int]:
+    """The rows of the runs that have a checkpoint."""
+    runs = [file.parents[1] for file in out.glob("*/seed-0/checkpoint/state.safetensors")]
+    return {run: (run / "history.jsonl").read_text().count("\n") for run in runs}
 
 
 def wait_for_the_children(group: int) -> None:
@@ -168,17 +172,33 @@ def shorten(out: Path, let_end: Any) -> int:
     return rounds
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_sweep_that_was_stopped_goes_on_from_there(
-    begun: subprocess.Popen[str], tmp_path: Path, how: signal.Signals, let_end: Any
-) -> None:
+def test_a_sweep_goes_on_bit_for_bit_whatever_stopped_it(tmp_path: Path, let_end: Any) -> None:
+    """One sweep, since its processes take long to start: a child dies, a file `stop`, Ctrl-C, and a kill."""
     out = tmp_path / "d"
-    begun.send_signal(how)
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    if how == signal.SIGINT:
-        assert begun.returncode == 130
-        assert f"fedkeel resume {out}" in error and "Traceback" not in error
+
+    def end(process: subprocess.Popen[str], code: int) -> str:
+        _, error = process.communicate(timeout=90)
+        wait_for_the_children(process.pid)
+        assert process.returncode == code and "Traceback" not in error
+        return error
+
+    words = ["sweep", "synthetic", "scaffold", "--grid", "lr=0.01,0.1", "--rounds", "100000", "--jobs", "2"]
+    with started(out, *words, "--out", str(out)) as process:
+        listing = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
+        os.kill(next(int(line.split()[0]) for line in listed if "spawn_main" in line), signal.SIGKILL)
+        error = end(process, 1)
+        assert "died; the other runs are kept" in error and len(error.splitlines()) == 1
+    with started(out, "resume", str(out)) as process:
+        (out / "scaffold_lr=0.1" / "seed-0" / "stop").touch()
+        error = end(process, 130)
+        assert f"fedkeel resume {out}" in error and "died" not in error
+    with started(out, "resume", str(out)) as process:
+        process.send_signal(signal.SIGINT)
+        assert f"fedkeel resume {out}" in end(process, 130)
+    with started(out, "resume", str(out)) as process:
+        process.send_signal(signal.SIGKILL)
+        end(process, -signal.SIGKILL)
     rounds = shorten(out, let_end)
     assert main(["resume", str(out)]) == 0
     assert json.loads((out / "sweep.json").read_text())["best"] is not None
@@ -186,29 +206,6 @@ def test_a_sweep_that_was_stopped_goes_on_from_there(
         straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds)
         model = load_file(out / text.replace(":", "_") / "seed-0" / "model.safetensors")
         assert torch.equal(torch.cat([model[name].flatten() for name in ("weight", "bias")]), straight.params)
-
-
-def test_a_process_that_dies_is_one_line_and_the_rest_is_kept(begun: subprocess.Popen[str]) -> None:
-    words = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(begun.pid)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    os.kill(next(int(line.split()[0]) for line in listed if "spawn_main" in line), signal.SIGKILL)
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    assert begun.returncode == 1
-    assert "died; the other runs are kept" in error and "Traceback" not in error
-
-
-def test_a_file_stop_in_a_run_of_a_sweep_stops_it_as_ctrl_c_does(
-    begun: subprocess.Popen[str], tmp_path: Path, let_end: Any
-) -> None:
-    out = tmp_path / "d"
-    (out / "scaffold_lr=0.1" / "seed-0" / "stop").touch()
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    assert begun.returncode == 130
-    assert f"fedkeel resume {out}" in error and "died" not in error and "Traceback" not in error
-    shorten(out, let_end)
-    assert main(["resume", str(out)]) == 0
 
 
 def test_a_sweep_is_probed_once_and_goes_on_with_what_was_chosen(
