@@ -203,7 +203,7 @@ def test_a_sweep_goes_on_bit_for_bit_whatever_stopped_it(tmp_path: Path, let_end
     assert main(["resume", str(out)]) == 0
     assert json.loads((out / "sweep.json").read_text())["best"] is not None
     for text in ("scaffold:lr=0.01", "scaffold:lr=0.1"):
-        straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds)
+        straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds, validation=0.1)
         model = load_file(out / text.replace(":", "_") / "seed-0" / "model.safetensors")
         assert torch.equal(torch.cat([model[name].flatten() for name in ("weight", "bias")]), straight.params)
 
