@@ -240,6 +240,12 @@ def test_sent140_is_read_from_leaf_json(tmp_path):
     task = fk.tasks.sent140()
     assert task.data.y.tolist() == [1, 0] * 3 and (task.batch_size, task.target) == (10, 0.7)
     assert short(task, rounds=20).history[-1]["accuracy"] == 1.0
+    assert "stand-in" in fk.tasks.sent140.__doc__.splitlines()[0]
+    lstm = fk.tasks.get("sent140:model=sent140_lstm,length=25")
+    assert (lstm.spec, lstm.lr) == ("sent140:length=25,model=sent140_lstm", 1e-3)
+    assert sum(p.numel() for p in lstm.model().parameters()) == 1_173_986
+    for text in ("fedavg:client=adam", "moon"):
+        assert fk.train(lstm, text, fk.World(cohort=2, budget=fk.FixedSteps(2)), rounds=2).status == "done"
 
 
 def stackoverflow_files(folder, h5py):
