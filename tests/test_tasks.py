@@ -175,7 +175,8 @@ def test_resnets_leave_out_the_short_last_batch_as_the_papers_code_does(cifar, t
         rows[:, 1] %= 100
         (tmp_path / "hundred" / file).write_bytes(rows.tobytes())
     store.add("cifar100", tmp_path / "hundred")
-    task = fk.tasks.cifar100(clients=5)
+    with pytest.warns(fk.StabilityWarning, match="the whole CIFAR-100 has 50,000 and 10,000"):
+        task = fk.tasks.cifar100(clients=5)
     assert sum(p.numel() for p in task.model().parameters()) == 275_572
     assert short(task, rounds=1, batch_size=4).status == "done"
 
