@@ -22,21 +22,24 @@ from fedkeel import files
 from fedkeel.cli import main
 from fedkeel.lab.report.heatmap import verdict
 from fedkeel.lab.stats import Arm
-from fedkeel.lab.sweep.grid import Choice, Grid
+from fedkeel.lab.sweep.grid import BY, Choice, Grid
 from fedkeel.run.history import History
 
 SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]
 
 
 def arm(*finals: float, target: float | None = None, status: str = "done") -> Arm:
-    """An arm whose accuracy is flat; it reaches a target in round 1 or never."""
-    histories = [History({"round": t, "accuracy": a if t else 0.0} for t in range(4)) for a in finals]
+    """An arm whose accuracy is flat, the same on validation and test data; it reaches a target in round 1 or never."""
+    histories = []
+    for a in finals:
+        flat = [a if t else 0.0 for t in range(4)]
+        histories.append(History({"round": t, "accuracy": v, "validation_accuracy": v} for t, v in enumerate(flat)))
     return Arm(str(finals), target, histories, [status] * len(finals))
 
 
-def choice(values: dict[str, list[Any]], arms: list[Arm], metric: str | None = "last") -> Choice:
-    grid = Grid("fedavg", values, {})
-    return Choice.of(grid, list(grid.cells()), arms, metric)
+def choice(values: dict[str, list[Any]], arms: list[Arm], by: str = "validation_accuracy") -> Choice:
+    grid = Grid("fedavg", values)
+    return Choice.of(grid, list(grid.cells()), arms, by)
 
 
 def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
@@ -63,7 +66,7 @@ def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
         (["--grid", "lr=0.1,0"], "must be a number in [1e-30, 1e38]"),
         (["--grid", "colour=1,2"], "Unknown parameter of fedavg 'colour'"),
         (["--grid", "gel.steps=1,2"], "Unknown part of fedavg 'gel'"),
-        (["--grid", "lr=0.1,1", "--metric", "beauty"], "rounds, last, best"),
+        (["--grid", "lr=0.1,1", "--by", "beauty"], "validation_accuracy, validation_loss, train_loss"),
         (["--grid", "lr=0.1,1", "--jobs", "0"], "'jobs' parameter of sweep"),
         (["--grid", "lr=0.1,1", "--optuna", "1"], "'optuna' parameter of sweep"),
         (["--grid", "lr=1,2", "momentum=0,0.5", "server_lr=1,2", "--png", "x.png"], "one or two keys"),
@@ -88,13 +91,24 @@ def test_without_optuna_the_command_is_named(monkeypatch: pytest.MonkeyPatch, ca
 
 def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "d"
-    words = [*SMALL, "--grid", "lr=0.01,0.1", "momentum=0,0.9", "--seeds", "2", "--metric", "last", "--out", str(out)]
+    words = [
+        *SMALL,
+        "--grid",
+        "lr=0.01,0.1",
+        "momentum=0,0.9",
+        "--seeds",
+        "2",
+        "--by",
+        "test_accuracy",
+        "--out",
+        str(out),
+    ]
     assert main([*words, "--png", str(tmp_path / "map.png"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {k: v for k, v in told.items() if k != "out"} == files.read_json(out / "sweep.json")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(out.glob("*/seed-*/model.safetensors"))) == 8
-    assert len(told["cells"]) == 4 and told["metric"] == "last"
+    assert len(told["cells"]) == 4 and told["by"] == "test_accuracy"
     means = [cell["mean"] for cell in told["cells"]]
     assert means == sorted(means, reverse=True) and told["best"] == told["cells"][0]
     alone = fk.train(fk.tasks.get("synthetic:users=6"), "fedavg:lr=0.1,momentum=0.9", fk.World(3), 3, seed=1)
@@ -224,13 +238,48 @@ def test_a_search_asks_for_the_same_trials_again(tmp_path: Path, capsys: Any) ->
     assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
 
 
-def test_rounds_choose_where_some_cell_reaches_the_target_and_failures_come_last() -> None:
+def test_rounds_to_the_target_choose_when_asked_and_failures_come_last() -> None:
     arms = [arm(0.4, 0.9, target=0.5), arm(0.6, 0.7, target=0.5), arm(0.9, 0.9, target=0.5, status="diverged")]
-    picked = choice({"lr": [1, 2, 3]}, arms, None)
-    assert picked.metric == "rounds"
+    picked = choice({"lr": [1, 2, 3]}, arms, "test_rounds")
     assert picked.best is not None and picked.best.cell == (2,)
     assert {one.word for one in picked.ranked[1:]} == {"> 2.0 (1/2)", "diverged"}
-    assert choice({"lr": [1, 2]}, arms[:1] * 2, None).metric == "last"
+    assert "Chosen on test data" in verdict(picked)[-1]
+
+
+def test_a_cell_is_chosen_on_validation_data_and_never_on_test_data_unless_asked() -> None:
+    def rows(valid: float, test: float, loss: float) -> History:
+        late = {"validation_accuracy": valid, "validation_loss": loss, "train_loss": 1 - loss, "accuracy": test}
+        return History({"round": t, **late} for t in range(9))
+
+    arms = [Arm("a", None, [rows(0.9, 0.1, 0.3)], ["done"]), Arm("b", None, [rows(0.2, 0.8, 0.1)], ["done"])]
+    best = {by: choice({"lr": [1, 2]}, arms, by).ranked[0].arm.name for by in BY if by != "test_rounds"}
+    assert best == {"validation_accuracy": "a", "validation_loss": "b", "train_loss": "a", "test_accuracy": "b",
+                    "test_best": "b"}  # fmt: skip
+
+
+def test_the_last_rounds_are_what_counts() -> None:
+    early = History({"round": t, "train_loss": 0.0 if t < 15 else 1.0} for t in range(21))
+    late = History({"round": t, "train_loss": 1.0 if t < 16 else 0.5} for t in range(21))
+    picked = choice({"lr": [1, 2]}, [Arm("e", None, [early], ["done"]), Arm("l", None, [late], ["done"])], "train_loss")
+    assert picked.ranked[0].arm.name == "l"
+
+
+def test_a_sweep_keeps_a_tenth_for_validation_and_reports_how_it_chose(tmp_path: Path, capsys: Any) -> None:
+    assert main([*SMALL, "--grid", "lr=0.01,0.1", "--out", str(tmp_path / "d"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["by"] == "validation_accuracy" and said["validation"] == 0.1
+    history = [
+        json.loads(line) for line in (tmp_path / "d/fedavg_lr=0.1/seed-0/history.jsonl").read_text().splitlines()
+    ]
+    assert said["cells"][0]["mean"] is not None and "validation_accuracy" in history[-1]
+    assert main([*SMALL, "--grid", "lr=0.01,0.1", "--by", "train_loss", "--out", str(tmp_path / "e"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["validation"] == 0.0
+
+
+def test_a_grid_goes_on_beyond_its_ends_by_its_own_ratio() -> None:
+    grid = Grid("fedavg", {"lr": [0.1, 0.01, 1], "momentum": [0, 0.9]})
+    assert grid.beyond("lr", 1).values["lr"] == [0.01, 0.1, 1, 10.0]
+    assert grid.beyond("lr", 0.01).values["lr"] == [0.001, 0.01, 0.1, 1]
 
 
 def test_the_runner_up_is_told_apart_only_by_paired_seeds_that_agree() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from .. import recipes
 from ..algorithm import Algorithm
+from ..data.describe import describe
 from ..engine.threads import MODES, Threads
 from ..errors import InputError
 from ..pretrained import checksum_of
@@ -153,6 +154,7 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
     return {
         "fedkeel": __version__,
         "task": task.spec or task.name,
+        "data": describe(task.data),
         "algorithm": job.algorithm.spec or job.algorithm.title,
         "parameters": job.algorithm.parameters(),
         "world": job.world.parameters(),
