@@ -58,6 +58,7 @@ SIZES = [  # name, arguments, parameters, input, output after the batch
     ("shakespeare_lstm", {"hidden": 100}, 133_520, tokens(80), (80,)),
     ("stackoverflow_lstm", {}, 4_050_748, tokens(4), (10_004, 4)),
     ("stackoverflow_lstm", {"every": False}, 4_050_748, tokens(4), (10_004,)),
+    ("sent140_lstm", {}, 1_173_986, tokens(25), (2,)),
 ]
 
 

@@ -60,7 +60,7 @@ def explained(part: Rule | Capacity) -> Explained:
 
 
 def reference(kind: type) -> str:
-    """The paper to cite for a rule, an optimizer or a capacity.
+    """The paper to cite for a rule, an optimizer or a capacity; each on a line of its own where there are several.
 
     >>> from fedkeel import FedCM
     >>> reference(FedCM)
@@ -162,4 +162,4 @@ def _references(names: list[str], algorithm: Algorithm) -> list[str]:
     cited = [recipes.KNOWN[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
-    return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
+    return [f"  cite: {line}" for line in dict.fromkeys("\n".join(filter(None, cited)).splitlines())]

@@ -25,8 +25,9 @@ from .rules.guess import WITH_LEVELS
 Lines = dict[str, str]  # by place: plan, send, start, loss, gradient, step, walk, finish, serve; "\n" between lines
 
 EXITS_PAPER = "Ilhan, Su & Liu 2023, ScaleFL: resource-adaptive federated learning (CVPR)"
-GEL_PAPER = (
-    "Dhasade, Kermarrec & Pires, Guess what? Federated learning with guessed updates (arXiv 2110.11486; TPDS 2025)"
+GEL_PAPERS = (
+    "Dhasade, Kermarrec & Pires 2021, Guess what? You can boost federated learning for free (arXiv 2110.11486)\n"
+    "Boukhari et al. 2025, Boosting resource-constrained federated learning systems with guessed updates (TPDS)"
 )
 GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
@@ -38,9 +39,9 @@ SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
 class Explained:
     """What is printed of a rule or a capacity.
 
-    formulas: its lines by place, or a function (part, algorithm) -> lines where parameters change them. server, client:
-    the names of what it keeps there. traffic: a note on what is sent. stateful: whether the rule, with its parameters,
-    keeps these and has that note.
+    reference: a paper on each line. formulas: its lines by place, or a function (part, algorithm) -> lines where
+    parameters change them. server, client: the names of what it keeps there. traffic: a note on what is sent. stateful:
+    whether the rule, with its parameters, keeps these and has that note.
 
     >>> EXPLAINED[rules.Proximal].formulas
     {'gradient': 'g <- g + mu (y - x)'}
@@ -106,8 +107,9 @@ def _mimelite(rule: rules.MimeLite, algorithm: Algorithm) -> Lines:
 def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
     early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[rule.warmup]
     push = "y <- y + (beta / J_i) M"
+    tau = rule.tau or "round(1/C) by default: after so many rounds every client has taken part once, on average"
     return {
-        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})",
+        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})\ntau = {tau}",
         "start": push if rule.nesterov_push else "",
         "step": push + "        (not after the last step)" * rule.nesterov_push,
     }
@@ -175,7 +177,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
         {"gradient": "g <- g + mu (y - x)"},
     ),
-    rules.Guess: Explained(GEL_PAPER, _guess),
+    rules.Guess: Explained(GEL_PAPERS, _guess),
     rules.GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
     rules.LocalGHBM: Explained(
         GHBM_PAPER,

@@ -28,6 +28,8 @@ class Block(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
+    shortcuts = ("project",)
+
     def __init__(self, inside: int, width: int, stride: int, norm: Norm, project: bool, expansion: int = 1) -> None:
         super().__init__()
         deep, outside = expansion > 1, width * expansion

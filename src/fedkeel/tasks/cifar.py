@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100 dealt out to 100 clients, as in the GHBM paper, and a small CIFAR-10 for quick studies."""
 
+import warnings
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
 from ..data.augment import CropFlip
-from ..errors import check
+from ..errors import StabilityWarning, check
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
@@ -75,6 +76,10 @@ def _data(folder: Path, classes: int, small: bool, alpha: float, clients: int, h
         tx, ty = read.cifar10(folder / "test_batch.bin")
     else:
         (x, y, _), (tx, ty, _) = (read.cifar100(folder / name) for name in ("train.bin", "test.bin"))
+        if (len(y), len(ty)) != (50_000, 10_000):
+            part = f"{folder} has {len(y):,} training and {len(ty):,} test pictures"
+            why = "the whole CIFAR-100 has 50,000 and 10,000, so accuracies do not compare with those of papers"
+            warnings.warn(f"{part}; {why}.", StabilityWarning, stacklevel=2)
     return dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
 
 
