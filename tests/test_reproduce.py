@@ -300,6 +300,16 @@ def _without_time(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "hours in all" not in line)
 
 
+def test_what_a_killed_study_was_writing_is_removed(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    place = tmp_path / "paper/table0"
+    for file in (place / "one/fedavgcm/.seed-3.settings.json.7", place / "records/one/fedavgcm/.seed-3.json.8"):
+        file.parent.mkdir(parents=True)
+        file.write_text("{")
+    run(made, tmp_path)
+    assert [file for file in tmp_path.rglob(".*") if file.name != ".fedkeel.json"] == []
+
+
 def test_runs_of_other_settings_are_not_taken_for_this_studys(tmp_path: Path):
     run(tiny(), tmp_path)
     with pytest.raises(InputError, match="belongs to another run: its rounds is 4, not 5"):
