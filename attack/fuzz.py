@@ -155,7 +155,7 @@ def sweep(draw: random.Random, folder: Path) -> tuple[list[str], str]:
         few = draw.sample(["0.1", "1", "1e9", "1e38"] if sensible else VALUES, 2)
         words.append(f"{key}=" + ("," if sensible else draw.choice([",", ",", "..", "="])).join(few))
     if draw.random() < 0.5 and not sensible:
-        words += [draw.choice(["--jobs", "--seeds", "--metric", "--optuna"]), draw.choice(VALUES)]
+        words += [draw.choice(["--jobs", "--seeds", "--by", "--optuna"]), draw.choice(VALUES)]
     return [*words, "--out", str(folder)], " ".join(words[1:])[:300]
 
 

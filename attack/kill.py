@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from play import bits, command, play
 
 from fedkeel.lab.reproduce import plan
-from fedkeel.lab.reproduce.carry_out import carry_out
-from fedkeel.lab.study import Study
+from fedkeel.lab.reproduce.carry_out import Place, carry_out
 
 TASK = ["synthetic:users=8", "--cohort", "4", "--budget", "4:8"]
 PLAN = {
@@ -26,19 +23,10 @@ PLAN = {
 }  # fmt: skip
 
 
-class Silent:
-    """Watches a study and says nothing."""
-
-    def row(self, algorithm: str, seed: int, row: dict[str, Any]) -> None: ...
-
-    def began(self, config: dict[str, Any]) -> None: ...
-
-
 def reproduce(root: Path) -> int:
-    def watch(study: Study) -> Any:
-        return nullcontext(Silent())
-
-    carry_out(plan.read("attack/kill", "paper", PLAN), root, watch)
+    made = plan.read("attack/kill", PLAN)
+    for _ in carry_out(made, Place(made, root), lambda wanted, row: None):
+        pass
     return 0
 
 

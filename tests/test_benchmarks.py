@@ -255,3 +255,19 @@ def test_before_and_after_are_one_line_per_workload(monkeypatch):
     assert line("W1", [{"old": {"error": "no"}, "new": new}]) == ("W1", "old: no")
     for name in ("before_after", "cells", "workloads"):
         sys.modules.pop(name)
+
+
+def test_norms_of_honest_updates_are_compared_and_the_price_of_it_is_a_share(bench, monkeypatch):
+    import update_norms
+
+    from fedkeel import aggregate
+    from fedkeel.run import training
+
+    monkeypatch.setattr(training, "NormWatch", update_norms.Watch)
+    monkeypatch.setattr(aggregate, "row_norms", update_norms.row_norms)
+    found = update_norms.largest(2, tasks=["digits"], algorithms=["fedavg", "deltasgd"])
+    assert found.keys() == {"fedavg", "deltasgd"}
+    assert all(1 <= one.ratio < 1000 and one.run.startswith("digits, ") for one in found.values())
+    share, milliseconds = update_norms.price("W1", seconds=0.05)
+    assert 0 < share < 1 and milliseconds > 0
+    sys.modules.pop("update_norms")

@@ -352,6 +352,20 @@ def test_the_scaler_divides_before_normalisation_in_training_or_always():
     assert isinstance(bare[0], slicing.Scaled) and isinstance(bare[2], nn.Linear)
 
 
+def test_scalefl_does_not_scale_shortcuts_and_heterofl_does():
+    x, found = torch.rand(2, 1, 28, 28), {}
+    for shortcuts in (True, False):
+        module = models.exit_net()
+        slicing.scale(module, 0.5, True, x, shortcuts)
+        found[shortcuts] = {name for name, layer in module.named_modules() if isinstance(layer, slicing.Scaled)}
+    assert {name for name in found[True] if "project" in name} == found[True] - found[False] == {"blocks.2.project.1"}
+    model = FlatModel(models.exit_net())
+    data = fk.FederatedData.from_arrays(x, [0, 1], clients=[0, 1], test=(x, [0, 1]))
+    level = fk.Exits().levels(model, fk.Task(models.exit_net, fk.cross_entropy, data))[2]
+    scaled = [name for name, layer in level.model.module.named_modules() if isinstance(layer, slicing.Scaled)]
+    assert scaled and not any("project" in name for name in scaled)
+
+
 @pytest.mark.parametrize("text", ["heterofl:shares=1/0/2/0/1,assign=dynamic", "scalefl+gel:steps=5", "fedavg:level=b"])
 def test_a_configuration_makes_the_same_algorithm_again(text):
     algorithm = fk.algorithm(text)

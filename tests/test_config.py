@@ -72,7 +72,7 @@ if __name__ == "__main__":
     command("run", "--config", out / "old" / "config.json", "--out", out / "new")
     panel = {"name": "p", "task": "synthetic", "arms": {"a": "fedavg"}, "seeds": [0, 2], "target": 0.5, "patience": 8}
     about = {"title": "", "paper": "", "what": "", "panel": [panel]}
-    seen["panel"] = plan.read("x", "small", about).panels[0].plain()["patience"]
+    seen["panel"] = plan.read("x", about).panels[0].plain()["patience"]
     seen["files"] = {str(f.parent.relative_to(out)): patience(f.parent) for f in out.rglob("config.json")}
     print(json.dumps(seen))
 """

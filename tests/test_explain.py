@@ -69,7 +69,7 @@ def test_no_table_has_an_entry_for_a_class_that_is_gone() -> None:
 def test_every_recipe_prints_its_lines_and_whom_to_cite(name: str) -> None:
     text, algorithm = explain(name), fk.algorithm(name)
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
-    cited = ({reference(type(part)) for part in parts} | {RECIPES[name].reference}) - {""}
+    cited = set("\n".join([RECIPES[name].reference, *(reference(type(part)) for part in parts)]).splitlines()) - {""}
     assert {line.removeprefix("  cite: ") for line in text.splitlines() if line.startswith("  cite: ")} == cited
     assert cited or name == "fedavgcm"
     for rule in algorithm.rules:
@@ -154,3 +154,14 @@ def test_mime_keeps_a_momentum_only_if_it_has_one(rule: Any, kept: bool) -> None
     text = explain(fk.Algorithm(rules=[rule], weights="uniform"))
     assert (f"m ({rule.slot})" in text) == kept
     assert ("prints 3x" in text) == (kept and isinstance(rule, fk.Mime))
+
+
+def test_both_papers_of_gel_are_cited_with_their_own_titles():
+    lines = [line for line in explain("gel").splitlines() if line.startswith("  cite:")]
+    assert any("Dhasade" in line and "You can boost federated learning for free" in line for line in lines)
+    assert any("Boukhari" in line and "Boosting resource-constrained" in line for line in lines)
+
+
+def test_ghbm_says_what_tau_is():
+    assert "tau = round(1/C) by default" in explain("ghbm")
+    assert "      tau = 7" in explain("ghbm:tau=7").splitlines()

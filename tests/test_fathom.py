@@ -80,6 +80,36 @@ def test_phi_and_h_ignore_the_scale_of_the_loss(bowls, play, mode):
         close([row[name] for row in plain.history[1:]], [row[name] for row in scaled.history[1:]], 1e-12)
 
 
+def test_equation_12_as_printed(bowls, play, mode):
+    run, _ = play(bowls(**E11), TEXT + ",eq12=paper", fk.Epochs(1), mode, rounds=1)
+    lowest, start, lr = [], torch.tensor(E11["x0"], dtype=torch.float64), 0.2
+    for a, b, steps in zip(E11["a"], E11["b"], (3, 1), strict=True):
+        a, b = (torch.tensor(v, dtype=torch.float64) for v in (a, b))
+        y, before, found = start, [], []
+        for k in range(steps + 1):  # the last gradient is the extra one
+            g = a * (y - b)
+            found += [float(torch.cosine_similarity(sum(before), g, 0))] if k else []
+            before.append(g)
+            y = y - lr * g
+        lowest.append(min(found))
+    phi = lr * (0.75 * lowest[0] + 0.25 * lowest[1])
+    close(run.history[1]["phi"], phi)
+    close(tuned(run), [math.exp(0.01 * phi), 0.2, 10 * math.exp(-0.1 * phi), phi, 0.0])
+    close(run.params, [1.184, -0.106])  # the model moves as with the other reading
+    assert run.history[1]["gradients"] == 4 + 2
+
+
+@pytest.mark.parametrize("part", ["", "+moon", "+fednova:momentum=0.9+gel"])
+def test_equation_12_as_printed_agrees_between_modes_and_resumes(small, tmp_path, part):
+    world, text = fk.World(cohort=4, budget=fk.UniformSteps(1, 6)), "fathom:eq12=paper,batch_size=6" + part
+    one, many = (fk.train(small, text, world, 4, engine=m, dtype=torch.float64) for m in ("serial", "batched"))
+    assert many.config["engine"] == "batched"
+    close(one.params, many.params, 1e-10)
+    close(one.history[-1]["phi"], many.history[-1]["phi"], 1e-10)
+    fk.train(small, text, world, 4, engine="serial", dtype=torch.float64, checkpoint=tmp_path, stop_after=2)
+    assert torch.equal(fk.resume(tmp_path, task=small).params, one.params)
+
+
 def test_values_stay_within_their_bounds_and_do_not_wind_up(bowls, play):
     fast = ",gamma_lr=1,gamma_epochs=1,gamma_batch=1,lr_max=0.21,epochs_max=1.1,batch_min=6"
     run, _ = play(bowls(**E11), TEXT + fast, fk.Epochs(1), rounds=4)
@@ -174,6 +204,7 @@ def test_names_and_defaults():
         ("fathom:lr_min=0", "'lr_min' parameter of Fathom"),
         ("fathom:lr_max=1e-9", "'lr_max' parameter of Fathom"),
         ("fathom:steps=round", "'steps' parameter of Fathom"),
+        ("fathom:eq12=both", "'eq12' parameter of Fathom must be 'code' or 'paper'"),
         ("fathom:smoothing=1", "'smoothing' parameter of Fathom"),
         ("fathom:gamma_lr=-1", "'gamma_lr' parameter of Fathom"),
         ("fathom:decay=step", "each set the rate of a round"),

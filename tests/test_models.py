@@ -58,6 +58,7 @@ SIZES = [  # name, arguments, parameters, input, output after the batch
     ("shakespeare_lstm", {"hidden": 100}, 133_520, tokens(80), (80,)),
     ("stackoverflow_lstm", {}, 4_050_748, tokens(4), (10_004, 4)),
     ("stackoverflow_lstm", {"every": False}, 4_050_748, tokens(4), (10_004,)),
+    ("sent140_lstm", {}, 1_173_986, tokens(25), (2,)),
 ]
 
 
@@ -187,9 +188,9 @@ def test_lstm_refuses_second_derivatives_it_does_not_have():
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
 
 
-def toy_task(model, x, classes):
+def toy_task(model, x, classes, clients=None):
     y = torch.randint(0, classes, (len(x),))
-    data = fk.FederatedData.from_arrays(x, y, clients=[i % 4 for i in range(len(x))], test=(x, y))
+    data = fk.FederatedData.from_arrays(x, y, clients=clients or [i % 4 for i in range(len(x))], test=(x, y))
     return fk.Task(model=model, loss=fk.cross_entropy, data=data, batch_size=3)
 
 
@@ -199,6 +200,7 @@ CLIENT_AXIS_MODELS = {
     "deltasgd_cnn": (partial(models.deltasgd_cnn, dropout=False), (1, 28, 28), 10),
     "resnet20": (models.resnet20, (3, 8, 8), 10),
     "resnet8": (models.resnet8, (3, 8, 8), 10),
+    "resnet8 with BatchNorm": (partial(models.resnet8, norm="batch"), (3, 8, 8), 10),
 }
 
 
@@ -221,11 +223,50 @@ def test_both_engine_modes_train_the_same_model(name):
     assert moved[0].norm() > 0
 
 
-def test_models_that_mix_samples_or_draw_masks_do_not_claim_a_client_axis():
-    for make, x in ((partial(models.resnet8, norm="batch"), torch.randn(8, 3, 8, 8)),
-                    (models.deltasgd_cnn, torch.randn(8, 1, 28, 28))):  # fmt: skip
+def test_models_with_running_statistics_or_masks_do_not_claim_a_client_axis():
+    def running():
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 10))
+
+    for make, x in ((running, torch.randn(8, 3, 8, 8)), (models.deltasgd_cnn, torch.randn(8, 1, 28, 28))):
         task = toy_task(make, x, 10)
         assert choose.no_client_axis(task, FlatModel(task.model())) is not None
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg:lr=0.05", "mime:lr=0.05", "moon:lr=0.05"])
+def test_padding_does_not_enter_the_statistics_of_a_batch(algorithm):
+    torch.manual_seed(0)
+    owners = [0] * 2 + [1] * 3 + [2] * 7 + [3] * 2 + [4]  # batches of 3: clients 0, 3 and 4 have fewer samples
+    task = toy_task(lambda: Normalised(), torch.randn(len(owners), 3, 8, 8), 10, owners)
+    world, wide = fk.World(budget=fk.UniformSteps(1, 3)), torch.float64
+    runs = [fk.train(task, algorithm, world, rounds=2, engine=mode, dtype=wide) for mode in ("serial", "batched")]
+    assert [run.config["engine"] for run in runs] == ["serial", "batched"]
+    moved = [run.params - run.state.x0 for run in runs]
+    assert (moved[1] - moved[0]).norm() <= 1e-10 * moved[0].norm()
+    assert moved[0].norm() > 0
+
+
+class Normalised(nn.Module):
+    """A convolution, normalisation by the batch, a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Tanh())
+        self.dense = nn.Linear(4, 10)
+
+    def represent(self, x):
+        return self.body(x).square().mean((-2, -1))
+
+    def classify(self, z):
+        return self.dense(z)
+
+    def forward(self, x):
+        return self.classify(self.represent(x))
+
+
+def test_auto_trains_models_with_batch_statistics_one_client_at_a_time():
+    task = toy_task(Normalised, torch.randn(8, 3, 8, 8), 10)
+    mode, why = choose.choose("auto", task, FlatModel(task.model()))
+    assert mode == "serial" and "normalisation by the batch" in why
 
 
 def test_batch_norm_uses_the_batch_in_training_and_at_test():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import fedkeel as fk
+from fedkeel import models
 from fedkeel.conformance import toy
 from fedkeel.rules.contrastive import contrast
+from fedkeel.tasks.words import next_word_loss
 
 WORLD = fk.World(cohort=[[0, 1, 3], [1, 3, 5], [0, 1, 2]], budget=fk.FixedSteps(3))
 
@@ -211,3 +214,31 @@ def test_a_chain_of_layers_is_cut_before_its_last_one(mode):
     assert not torch.allclose(*runs)
     once = [fk.train(deep, text, fk.World(cohort="all"), rounds=1, engine=mode).params for text in ("moon", "fedavg")]
     assert torch.equal(*once)  # the first participation has nothing to stay away from
+
+
+CUT = {
+    "resnet8": (partial(models.resnet8, norm="batch"), (3, 8, 8), 10),
+    "resnet20": (models.resnet20, (3, 8, 8), 10),
+    "shakespeare_lstm": (partial(models.shakespeare_lstm, symbols=12, hidden=6), (7,), 12),
+    "stackoverflow_lstm": (partial(models.stackoverflow_lstm, symbols=12), (4,), 12),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_resnets_and_lstms_train_with_moon(name):
+    make, shape, classes = CUT[name]
+    torch.manual_seed(0)
+    places = (22, *shape) if name == "stackoverflow_lstm" else (22,)
+    x = torch.randn(22, *shape) if len(shape) > 1 else torch.randint(1, classes, (22, *shape))
+    y = torch.randint(1, classes, places)
+    loss = next_word_loss if name == "stackoverflow_lstm" else fk.cross_entropy
+    data = fk.FederatedData.from_arrays(x, y, clients=[i % 3 for i in range(22)], test=(x, y))
+    task, world = fk.Task(make, loss, data, batch_size=3), fk.World(cohort="all", budget=fk.UniformSteps(1, 2))
+    runs = [
+        fk.train(task, f"{text}:lr=0.05", world, 2, engine=mode, dtype=torch.float64)
+        for text, mode in (("moon", "serial"), ("moon", "batched"), ("fedavg", "serial"))
+    ]
+    assert [run.config["engine"] for run in runs] == ["serial", "batched", "serial"]
+    moved = [run.params - run.state.x0 for run in runs]
+    assert (moved[1] - moved[0]).norm() <= 1e-9 * moved[0].norm()
+    assert (moved[2] - moved[0]).norm() > 1e-6 * moved[0].norm()

@@ -14,8 +14,8 @@ from fedkeel import pace as pace_
 from fedkeel.conformance import check_resume, check_workers, quadratics, toy, toy_world
 from fedkeel.engine.threads import Local
 from fedkeel.messages import Flight
-from fedkeel.notation import BUFFERED
 from fedkeel.pace import Buffered
+from fedkeel.reasons import BUFFERED
 from fedkeel.rules import RULES
 from fedkeel.world.clock import ARRIVES
 from fedkeel.world.devices import Fleet

@@ -9,11 +9,34 @@ import pytest
 import torch
 
 import fedkeel as fk
+from fedkeel.explain import explain
 
 
 def test_step_decay_divides_by_ten_after_half_and_after_three_quarters(small, mode):
     run = fk.train(small, "fedavg:lr=0.4,decay=step", rounds=8, engine=mode)
     assert [row["lr"] for row in run.history[1:]] == pytest.approx([0.4] * 4 + [0.04] * 2 + [0.004] * 2)
+
+
+def test_exponential_and_cosine_decay_follow_their_formulas(small, mode):
+    run = fk.train(small, "fedavg:lr=0.4,decay=0.5", rounds=4, engine=mode)
+    assert [row["lr"] for row in run.history[1:]] == pytest.approx([0.4, 0.2, 0.1, 0.05])
+    run = fk.train(small, "fedavg:lr=0.4,decay=cosine", rounds=4, engine=mode)
+    half = 2**-0.5
+    assert [row["lr"] for row in run.history[1:]] == pytest.approx([0.4, 0.2 * (1 + half), 0.2, 0.2 * (1 - half)])
+
+
+def test_a_decay_of_one_changes_no_bit_and_a_fast_one_ends_above_zero(small):
+    plain, one = (fk.train(small, text, rounds=3) for text in ("fedavg", "fedavg:decay=1"))
+    assert torch.equal(plain.params, one.params)
+    assert fk.Schedule(1e-30).factor(round=100, rounds=100) > 0
+
+
+@pytest.mark.parametrize(("decay", "means"), [
+    ("0.999", "lr of round t = lr * 0.999^(t - 1)"), ("cosine", "(1 + cos(pi (t - 1) / R)) / 2"),
+    ("step", "lr / 10 when t > R / 2, lr / 100 when t > 3 R / 4"),
+])  # fmt: skip
+def test_explain_says_what_a_decay_means(decay, means):
+    assert means in explain(f"fedavg:decay={decay}")
 
 
 def test_the_planned_rate_is_the_one_used(bowls, play, mode):
@@ -37,9 +60,10 @@ def test_any_function_of_the_round_is_a_schedule(small, tmp_path):
     assert [row["lr"] for row in done.history[1:]] == pytest.approx([0.1 / 3, 0.2 / 3, 0.1, 0.1, 0.1])
 
 
-def test_a_named_schedule_is_rebuilt_from_the_configuration(small, tmp_path):
-    whole = fk.train(small, "fedavg:decay=step", rounds=6)
-    fk.train(small, "fedavg:decay=step", rounds=6, checkpoint=tmp_path, stop_after=2)
+@pytest.mark.parametrize("decay", ["step", "cosine", "0.7"])
+def test_a_named_schedule_is_rebuilt_from_the_configuration(small, tmp_path, decay):
+    whole = fk.train(small, f"fedavg:decay={decay}", rounds=6)
+    fk.train(small, f"fedavg:decay={decay}", rounds=6, checkpoint=tmp_path, stop_after=2)
     assert torch.equal(whole.params, fk.resume(tmp_path, task=small).params)
 
 
@@ -50,8 +74,9 @@ def test_a_bad_factor_names_the_round(small):
 
 
 def test_an_unknown_schedule_is_refused():
-    with pytest.raises(fk.InputError, match="'decay' parameter of Schedule must be step or a function"):
-        fk.algorithm("fedavg:decay=cosine")
+    for bad in ("linear", "1.01", "0", "-0.5", "true"):
+        with pytest.raises(fk.InputError, match="'decay' parameter of Schedule must be step, cosine, a number in"):
+            fk.algorithm(f"fedavg:decay={bad}")
 
 
 def test_nova_weighs_with_the_planned_rate(small, mode):

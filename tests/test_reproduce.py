@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from fedkeel import recipes
 from fedkeel.cli import main
 from fedkeel.errors import InputError
-from fedkeel.lab.reproduce import SCALES, page, plan
-from fedkeel.lab.reproduce.carry_out import Measured, carry_out
-from fedkeel.lab.reproduce.verdict import gain, judge, overall, verdict
+from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
+from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
+from fedkeel.lab.reproduce.picture import curves
+from fedkeel.lab.reproduce.record import Record, Wanted
+from fedkeel.lab.reproduce.verdict import counted, gain, judge, per_seed, verdict
 from fedkeel.lab.stats import Arm, Gain
-from fedkeel.lab.study import Study
+from fedkeel.lab.sweep.grid import Choice, Grid
 from fedkeel.run.history import History
 
 ASKED = {
-    "gel/table2", "gel/table3", "gel/fig8", "gel/fig9", "gel/fig10", "gel/fig11", "gel/table5", "gel/table6",
-    "gel-adam/table2", "gel-adam/table4", "gel-adam/fig4", "ghbm/fig1", "ghbm/fig5", "ghbm/table1", "ghbm/table3",
-    "deltasgd/table1", "fathom/table1", "fathom/fig3",
+    "gel/table2", "gel/table3", "gel/fig7", "gel/fig8", "gel/fig10", "gel/fig11", "gel/table5", "gel/table6",
+    "gel-adam/table2", "gel-adam/table4", "gel-adam/fig4", "gel-adam/fig5", "ghbm/fig1", "ghbm/fig5", "ghbm/table1",
+    "ghbm/table3", "deltasgd/table1", "fathom/table1",
 }  # fmt: skip
 TINY: dict[str, Any] = {
     "title": "Tiny", "paper": "A paper, Table 0", "what": "Nothing much.",
@@ -37,23 +38,21 @@ TINY: dict[str, Any] = {
 
 
 def tiny(**changes: Any) -> plan.Plan:
-    return plan.read("paper/table0", "small", TINY | {"panel": [TINY["panel"][0] | changes]})
+    return plan.read("paper/table0", TINY | {"panel": [TINY["panel"][0] | changes]})
 
 
-class Quiet:
-    """Counts the rounds that were really run."""
+class Rows:
+    """Counts the rows that runs give."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.count = 0
 
-    def row(self, algorithm: str, seed: int, row: dict[str, Any]) -> None:
-        self.rows += 1
+    def __call__(self, wanted: Wanted, row: dict[str, Any]) -> None:
+        self.count += 1
 
-    def began(self, config: dict[str, Any]) -> None: ...
 
-    @contextmanager
-    def __call__(self, study: Study) -> Iterator[Quiet]:
-        yield self
+def run(made: plan.Plan, root: Path, watch: Any = None, records: Path | None = None) -> list[Measured]:
+    return list(carry_out(made, Place(made, root, records), watch or Rows()))
 
 
 def made_up(accuracies: dict[str, list[list[float]]], **changes: Any) -> Measured:
@@ -61,9 +60,10 @@ def made_up(accuracies: dict[str, list[list[float]]], **changes: Any) -> Measure
     panel = tiny(rounds=len(next(iter(accuracies.values()))[0]) - 1, seeds=[0, 3], **changes).panels[0]
     measured = Measured(panel)
     for name, seeds in accuracies.items():
-        histories = [History({"round": t, "accuracy": a, "gradients": 5 * t, "wall_seconds": 0.0}
+        histories = [History({"round": t, "accuracy": a, "gradients": 5 * t, "bytes_down": t, "bytes_up": t}
                              for t, a in enumerate(curve)) for curve in seeds]  # fmt: skip
-        measured.arms[name] = {panel.arms[name].run: Arm(name, panel.target, histories, ["done"] * len(seeds))}
+        arm = Arm(name, panel.target, histories, ["done"] * len(seeds), list(range(len(seeds))))
+        measured.arms[name] = {panel.arms[name].run: arm}
     return measured
 
 
@@ -79,41 +79,53 @@ def test_every_table_that_was_asked_for_has_a_file_and_the_contents_name_every_f
     assert all(("why" in item) != ("study" in item) for item in items)
 
 
-@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", sorted(ASKED))
-def test_every_file_can_be_built_at_both_scales(name: str, scale: str):
-    made = plan.load(name, scale)  # names of arms, tasks, budgets and claims are checked here
+def test_every_file_can_be_built(name: str):
+    made = plan.load(name)  # names of arms, tasks, budgets and claims are checked here
     for panel in made.panels:
-        assert len(panel.seeds) >= 3
         assert panel.tuned_on is None or panel.tuned_on in [other.name for other in made.panels]
+        sizes = {arm.grid.size for arm in panel.arms.values() if arm.tuned}
+        assert len(sizes) <= 1, f"{panel.name}: every arm of a panel has as many points"
         for arm in panel.arms.values():
             panel.world(arm)
-            for text in arm.cells():
+            for text in arm.texts():
                 recipes.algorithm(text)
 
 
-@pytest.mark.parametrize("name", sorted(ASKED))
-def test_a_stand_in_is_named_wherever_the_small_scale_takes_another_task(name: str):
-    for small, full in zip(plan.load(name, "small").panels, plan.load(name, "paper").panels, strict=True):
-        assert small.skip or small.task == full.task or small.stand_in
+def test_tuning_looks_at_test_data_in_no_file():
+    for name in plan.names():
+        assert not any(panel.by.startswith("test") for panel in plan.load(name).panels)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "error"),
     [
         ({"arms": {"base": "fedavg"}}, "Unknown arm"),
         ({"metric": "speed"}, "metric"),
         ({"task": "nowhere"}, "Unknown task"),
-        ({"seeds": [0, 1]}, "at least two"),
         ({"target": None}, "target"),
         ({"colour": "red"}, "Unknown key of a panel"),
+        ({"heading": "somewhere"}, "heading"),
+        ({"heading": "near"}, "differs"),
+        ({"heading": "not run"}, "why"),
+        ({"why": "too long"}, "why"),
+        ({"by": "luck"}, "by"),
         ({"claims": [{"no_worse": "gel", "than": "base"}]}, "margin"),
-        ({"arms": {"base": "fedavg", "gel": {"run": "gel:lr={lr}"}, "long": "sgd"}}, "no grid"),
+        ({"arms": {"base": "fedavg", "gel": {"run": "gel", "grid": {"lr": [1, 2]}}, "long": "sgd"}}, "tuning_seed"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(change: dict[str, Any], told: str):
-    with pytest.raises(InputError, match=told):
+def test_a_wrong_file_is_refused_in_one_line(change: dict[str, Any], error: str):
+    with pytest.raises(InputError, match=error):
         tiny(**change)
+
+
+def test_a_panel_like_another_takes_over_all_but_what_is_its_own():
+    first = TINY["panel"][0] | {"heading": "near", "differs": "it is tiny"}
+    made = plan.read("x/y", TINY | {"panel": [first, {"name": "two", "like": "one", "rounds": 9}]})
+    assert (made.panels[1].rounds, made.panels[1].heading, made.panels[1].differs) == (9, "paper", None)
+    assert made.panels[1].arms == made.panels[0].arms
+    with pytest.raises(InputError, match="Unknown panel before this one"):
+        plan.read("x/y", TINY | {"panel": [{"name": "two", "like": "one"}]})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,7 @@ def test_a_seed_that_diverges_is_never_a_reproduction_and_never_cheap():
     runs.statuses[0] = "diverged"
     assert judge(measured)[0].verdict == "not reproduced"
     runs.histories[0] = History(runs.histories[0][:4])
-    assert page._arm(measured, "gel")["values"][0] == 40  # all rounds, not the three it had
+    assert per_seed(measured, "gel", "rounds")[0] == 40  # all rounds, not the three it had
 
 
 def test_missing_the_target_more_cheaply_is_no_reproduction():
@@ -164,9 +176,10 @@ def test_missing_the_target_more_cheaply_is_no_reproduction():
 
 
 def test_accuracies_are_compared_in_points_and_costs_as_ratios():
-    assert gain("accuracy", [71.0, 72.0], [70.0, 70.0]).value == 1.5
-    assert gain("rounds", [100.0, 100.0], [148.0, 152.0]).value == 0.5
-    assert gain("lr", [2.0, 2.0], [1.0, 1.0]).value == 1.0
+    assert gain("accuracy", {0: 71.0, 1: 72.0}, {0: 70.0, 1: 70.0}) == Gain(1.5, *(1.5 + h for h in (-6.353, 6.353)))
+    rounds = gain("rounds", {0: 100.0, 1: 100.0, 7: 3.0}, {0: 148.0, 1: 152.0})
+    assert rounds is not None and rounds.value == 0.5  # over the seeds that both have
+    assert gain("rounds", {0: 1.0}, {1: 1.0}) is None
 
 
 def test_the_rule_needs_half_of_the_papers_gain_and_an_interval_above_zero():
@@ -174,71 +187,244 @@ def test_the_rule_needs_half_of_the_papers_gain_and_an_interval_above_zero():
     assert verdict(Gain(0.19, 0.1, 0.3), 0.4) == "direction only"
     assert verdict(Gain(0.3, 0.0, 0.6), 0.4) == "direction only"
     assert verdict(Gain(0.0, -0.1, 0.1), None) == "not reproduced"
-    assert overall(["reproduced", "not reproduced"]).startswith("not reproduced (2 claims")
+    assert verdict(Gain(0.3, 0.2, 0.4), 0.4, edge=True) == "direction only"
+    assert counted(["reproduced", "not reproduced"]) == "1 of 2 claims hold"
 
 
-def test_a_study_runs_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path):
-    made, first, second = tiny(), Quiet(), Quiet()
-    told = page.result(made, carry_out(made, tmp_path / "runs", first))
-    assert first.rows == 3 * 2 * 5
-    again = page.result(made, carry_out(made, tmp_path / "runs", second))
-    assert second.rows == 3 * 2  # the last row of each run
-    assert again["panels"] == told["panels"]
-    file = page.write(told, tmp_path / "out")
-    text = file.read_text()
+def test_one_seed_gives_a_number_and_no_verdict():
+    measured = made_up({"base": reaching(36), "gel": reaching(18), "long": reaching(10)})
+    (judged,) = judge(measured)
+    assert judged.verdict is None and judged.gain == [1.0]
+    assert "one seed, no verdict" in page.page(tiny(), [measured])
+
+
+def test_on_a_stand_in_nothing_is_called_reproduced():
+    arms = {"base": reaching(36, 38, 40), "gel": reaching(18, 20, 22), "long": reaching(10, 10, 10)}
+    measured = made_up(arms, heading="stand-in", differs="tiny")
+    assert judge(measured)[0].verdict == "seen"
+    text = page.page(tiny(), [measured])
+    assert "says nothing about the paper's claims" in text and "| reproduced |" not in text
+
+
+def test_an_arm_at_the_edge_of_its_grid_cannot_be_beaten_for_sure():
+    arms = {"base": reaching(36, 38, 40), "gel": reaching(18, 20, 22), "long": reaching(10, 10, 10)}
+    measured = made_up(arms)
+    grid = Grid("fedavgcm", {"lr": [0.1, 0.2]})
+    flat = [History({"round": t, "validation_accuracy": a} for t in range(5)) for a in (0.2, 0.9)]
+    tried = [Arm(str(i), None, [history], ["done"]) for i, history in enumerate(flat)]
+    measured.choices["base"] = Choice.of(grid, list(grid.cells()), tried, "validation_accuracy")
+    (judged,) = judge(measured)
+    assert judged.verdict == "direction only" and "base is on the edge of its grid (lr)" in judged.note
+
+
+def test_the_page_shows_savings_and_courses():
+    measured = made_up({"base": reaching(20, 20, 20), "gel": reaching(10, 10, 10), "long": reaching(5, 5, 5)},
+                       shows=["gradients"])  # fmt: skip
+    text = page.page(tiny(), [measured])
+    assert "| gel | +1.00 points | +50.0 % | +50.0 % |" in text
+    assert "| gradients, base | 0 | 20 | 50 | 100 | 150 | 200 |" in text
+
+
+def test_curves_are_drawn_once_an_arm_has_some():
+    arms = {"base": reaching(36, 38, 40), "gel": reaching(18, 20, 22), "long": reaching(10, 10, 10)}
+    drawn = curves(made_up(arms))
+    assert drawn is not None and drawn.count("<polyline") == 4  # and the target
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert curves(Measured(tiny().panels[0])) is None
+
+
+def test_a_study_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path):
+    made, first, second = tiny(), Rows(), Rows()
+    found = run(made, tmp_path / "runs", first, tmp_path / "out")
+    assert first.count == 3 * 2 * 5
+    again = run(made, tmp_path / "elsewhere", second, tmp_path / "out")
+    assert second.count == 3 * 2  # the last row of each run
+    assert page.page(made, again) == page.page(made, found)
+    assert [one.arms for one in read(made, Place(made, tmp_path, tmp_path / "out"))] == [one.arms for one in found]
+    text = index.write_page(made, found, tmp_path / "out").read_text()
+    assert (tmp_path / "out/paper/table0/one.svg").exists() and "](table0/one.svg)" in text
     assert "**control**: long" in text and "| 20 |" in text and "10+ ↓" in text
-    assert "not reproduced" in told["verdict"]  # nobody is at 99 % after four rounds
-    assert json.loads(file.with_suffix(".json").read_text())["verdict"] == told["verdict"]
+    assert "0 of 1 claims hold" in text  # no arm is at 99 % after four rounds
+    assert "fedkeel run synthetic:users=20 fedavgcm --cohort 3 --budget 2:4 --rounds 4 --target 0.99 --seed 3" in text
+
+
+def test_the_command_on_the_page_repeats_the_line(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    (measured,) = run(made, tmp_path / "runs")
+    words = page.command(made.panels[0], "fedavgcm+gel").split(" ")[1:]
+    assert main([*words, "--out", str(tmp_path / "d")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "d" / "history.jsonl").read_text().splitlines()]
+    assert [row["accuracy"] for row in measured.histories("gel")[0]] == pytest.approx(
+        [r["accuracy"] for r in rows], abs=1e-6
+    )
+
+
+def test_a_record_is_small_whole_and_of_its_own_run(tmp_path: Path):
+    made = tiny()
+    run(made, tmp_path / "runs", records=tmp_path)
+    panel = made.panels[0]
+    wanted = wanted_run(panel, panel.arms["gel"], "fedavgcm+gel", 3)
+    file = Place(made, tmp_path, tmp_path).record_of(wanted)
+    assert file == tmp_path / "paper/table0/runs/one/fedavgcm+gel/seed-3.json" and file.stat().st_size < 3000
+    record = Record.read(file, wanted)
+    assert (
+        record is not None and record.status == "done" and [row["round"] for row in record.history] == [0, 1, 2, 3, 4]
+    )
+    other = wanted_run(tiny(rounds=5).panels[0], panel.arms["gel"], "fedavgcm+gel", 3)
+    with pytest.raises(InputError, match="belongs to another run: its rounds is 4, not 5"):
+        Record.read(file, other)
+    file.write_text(file.read_text().replace("done", "lost"))
+    with pytest.raises(InputError, match="checksum"):
+        Record.read(file, wanted)
 
 
 def test_a_stopped_study_goes_on_to_the_same_figures(tmp_path: Path):
     made = tiny()
 
-    class Stops(Quiet):
-        def row(self, algorithm: str, seed: int, row: dict[str, Any]) -> None:
-            super().row(algorithm, seed, row)
-            if self.rows == 13:
+    class Stops(Rows):
+        def __call__(self, wanted: Wanted, row: dict[str, Any]) -> None:
+            super().__call__(wanted, row)
+            if self.count == 13:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(made, tmp_path / "cut", Stops())
-    told = page.result(made, carry_out(made, tmp_path / "cut", Quiet()))
-    whole = page.result(made, carry_out(made, tmp_path / "whole", Quiet()))
-    assert told["panels"] == whole["panels"]
+        run(made, tmp_path / "cut", Stops())
+    part = list(read(made, Place(made, tmp_path / "cut")))
+    assert sum(len(one.records) for one in part) == 2  # those that had ended
+    assert "not run yet" in page.page(made, part)
+    whole = page.page(made, run(made, tmp_path / "whole"))
+    assert [_without_time(page.page(made, run(made, tmp_path / "cut")))] == [_without_time(whole)]
+
+
+def _without_time(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if "hours in all" not in line)
+
+
+def test_what_a_killed_study_was_writing_is_removed(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    place = tmp_path / "paper/table0"
+    for file in (place / "one/fedavgcm/.seed-3.settings.json.7", place / "records/one/fedavgcm/.seed-3.json.8"):
+        file.parent.mkdir(parents=True)
+        file.write_text("{")
+    run(made, tmp_path)
+    assert [file for file in tmp_path.rglob(".*") if file.name != ".fedkeel.json"] == []
 
 
 def test_runs_of_other_settings_are_not_taken_for_this_studys(tmp_path: Path):
-    carry_out(tiny(), tmp_path, Quiet())
-    (measured,) = carry_out(tiny(rounds=5), tmp_path, Quiet())
-    assert measured.why_not is not None and "another rounds" in measured.why_not
+    run(tiny(), tmp_path)
+    with pytest.raises(InputError, match="belongs to another run: its rounds is 4, not 5"):
+        run(tiny(rounds=5), tmp_path)
 
 
-def test_the_best_of_a_grid_is_chosen_on_the_tuning_seed_and_the_mean_is_over_all(tmp_path: Path):
-    grid = {"run": "fedavg:lr={lr}", "grid": {"lr": [0.1, 1e-6]}}
+def test_the_best_of_a_grid_is_chosen_on_validation_data_and_reported_runs_train_on_all(tmp_path: Path):
+    grid = {"run": "fedavg", "grid": {"lr": [0.1, 0.01, 1e-6]}}
     arms = {"best": grid, "mean": grid | {"take": "mean"}}
-    made = tiny(arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9)
-    (measured,) = carry_out(made, tmp_path, Quiet())
-    assert list(measured.arms["best"]) == ["fedavg:lr=0.1"]
-    assert len(measured.arms["mean"]) == 2
-    told = page.result(made, [measured])
-    assert told["panels"][0]["cells"].keys() == {"mean"}
+    made = tiny(arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9, tuning_rounds=2)
+    (measured,) = run(made, tmp_path)
+    (best,) = measured.arms["best"]
+    assert measured.choices["best"].best is not None and measured.choices["best"].best.arm.name == best
+    assert len(measured.arms["mean"]) == 3
+    tuning = [
+        json.loads(f.read_text())["settings"] for f in (tmp_path / "paper/table0/records/one/tuning").rglob("*.json")
+    ]
+    assert {(one["validation"], one["rounds"], tuple(one["seeds"])) for one in tuning} == {(0.1, 2, (9,))}
+    reported = json.loads((tmp_path / f"paper/table0/records/one/{best.replace(':', '_')}/seed-3.json").read_text())
+    assert reported["settings"]["validation"] == 0
+    text = page.page(made, [measured])
+    assert "Tuned on seed 9, 2 rounds by validation accuracy" in text and "every combination" in text
 
 
-def test_what_is_left_out_and_what_is_not_here_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_winner_at_the_edge_extends_the_grid_at_most_three_times(tmp_path: Path):
+    arms = {"best": {"run": "fedavg", "grid": {"lr": [1e-6, 1e-5]}}}  # larger is always better here
+    made = tiny(
+        arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9, seeds=[3, 1], by="train_loss"
+    )
+    (measured,) = run(made, tmp_path)
+    assert measured.choices["best"].grid.values["lr"] == [1e-6, 1e-5, 1e-4, 1e-3, 0.01]
+    assert measured.edges == {"best": ["lr"]}
+    assert "on the edge of the grid in lr" in page.page(made, [measured])
+
+
+def test_rates_of_another_panel_are_taken_over(tmp_path: Path):
+    arms = {"best": {"run": "fedavg", "grid": {"lr": [0.1, 1e-6]}}}
+    one = TINY["panel"][0] | {
+        "arms": arms,
+        "controls": [],
+        "paper": {},
+        "claims": [],
+        "metric": "last",
+        "tuning_seed": 9,
+    }
+    made = plan.read("x/y", TINY | {"panel": [one, {"name": "two", "like": "one", "tuned_on": "one"}]})
+    first, second = run(made, tmp_path)
+    assert list(second.arms["best"]) == list(first.arms["best"]) and second.choices == first.choices
+    assert [panel.name for panel in plan.chosen(made, ["two"]).panels] == ["one", "two"]
+
+
+def test_missing_data_stop_a_study_before_anything_is_run(tmp_path: Path, monkeypatch: Any, capsys: Any):
     monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path / "nothing"))
-    left_out, absent = tiny(skip="too large"), tiny(task="femnist")
-    verdicts = [page.result(made, carry_out(made, tmp_path, Quiet()))["verdict"] for made in (left_out, absent)]
-    assert verdicts[0] == "not run (one: too large)"
-    assert verdicts[1].startswith("could not run here (one: The data set 'femnist' is not here")
+    assert main(["reproduce", "gel/table2", "--runs", str(tmp_path / "runs")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "fedkeel data get mnist" in error and not (tmp_path / "runs").exists()
 
 
-def test_the_index_answers_for_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_what_is_marked_as_not_run_is_run_only_by_name():
+    made = plan.read("x/y", TINY | {"panel": [TINY["panel"][0] | {"heading": "not run", "why": "no time", "hours": 3}]})
+    with pytest.raises(InputError, match="choose one with --panel"):
+        plan.chosen(made, None)
+    assert [panel.name for panel in plan.chosen(made, ["one"]).panels] == ["one"]
+    assert plan.chosen(made, ["one"], seeds=1).panels[0].seeds == [3]
+    with pytest.raises(InputError, match="Unknown panel"):
+        plan.chosen(made, ["three"])
+    text = page.page(made, [Measured(made.panels[0])])
+    assert "Not run: no time. About 3 hours on two cores." in text
+
+
+def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    place = Place(made, tmp_path)
+    (left,) = estimate.left(made, place, compile=False)
+    assert (
+        (len(left.runs), left.known) == (3, 0) and left.seconds > 0 and left.steps > 0 and not list(tmp_path.iterdir())
+    )
+    run(made, tmp_path)
+    (left,) = estimate.left(made, place, compile=False)
+    assert (len(left.runs), left.known, left.seconds) == (0, 3, 0)
+
+
+def test_the_command_runs_a_panel_from_end_to_end(tmp_path: Path, monkeypatch: Any, capsys: Any):
+    monkeypatch.setattr(plan, "load", lambda name: tiny())
+    words = [
+        "reproduce",
+        "paper/table0",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--out",
+        str(tmp_path / "out"),
+        "--seeds",
+        "1",
+    ]
+    assert main([*words, "--dry-run"]) == 0
+    assert "Nothing was run" in capsys.readouterr().out and not (tmp_path / "runs").exists()
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert "one seed, no verdict" in shown.out and "0:00:00 left of the study" in shown.err
+    assert (tmp_path / "out/paper/table0.md").read_text().startswith("# Tiny")
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["panels"][0]["values"].keys() == {"base", "gel", "long"}
+
+
+def test_the_index_separates_the_headings(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["reproduce", "--index", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "README.md").read_text()
     assert capsys.readouterr().out == text
-    for paper in plan.contents().values():
-        assert paper["title"] in text
-    assert "not run (`fedkeel reproduce gel/table2`)" in text and "not covered: a drawing" in text
+    for title in HEADINGS.values():
+        assert f"## {title}" in text
+    assert (
+        "[GEL, Figure 3, Figure 5, Table II, Figure 6, Figure 9](gel/table2.md) | Synthetic, tuned | 0 | not run yet"
+        in text
+    )
+    assert "(the idea of guessing): a drawing" in text
 
 
 def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]):

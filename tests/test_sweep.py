@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,24 @@ from fedkeel import files
 from fedkeel.cli import main
 from fedkeel.lab.report.heatmap import verdict
 from fedkeel.lab.stats import Arm
-from fedkeel.lab.sweep.grid import Choice, Grid
+from fedkeel.lab.sweep.grid import BY, Choice, Grid
 from fedkeel.run.history import History
 
 SMALL = ["sweep", "synthetic:users=6", "fedavg", "--rounds", "3", "--cohort", "3"]
 
 
 def arm(*finals: float, target: float | None = None, status: str = "done") -> Arm:
-    """An arm whose accuracy is flat; it reaches a target in round 1 or never."""
-    histories = [History({"round": t, "accuracy": a if t else 0.0} for t in range(4)) for a in finals]
+    """An arm whose accuracy is flat, the same on validation and test data; it reaches a target in round 1 or never."""
+    histories = []
+    for a in finals:
+        flat = [a if t else 0.0 for t in range(4)]
+        histories.append(History({"round": t, "accuracy": v, "validation_accuracy": v} for t, v in enumerate(flat)))
     return Arm(str(finals), target, histories, [status] * len(finals))
 
 
-def choice(values: dict[str, list[Any]], arms: list[Arm], metric: str | None = "last") -> Choice:
-    grid = Grid("fedavg", values, {})
-    return Choice.of(grid, list(grid.cells()), arms, metric)
+def choice(values: dict[str, list[Any]], arms: list[Arm], by: str = "validation_accuracy") -> Choice:
+    grid = Grid("fedavg", values)
+    return Choice.of(grid, list(grid.cells()), arms, by)
 
 
 def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
@@ -63,7 +66,7 @@ def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
         (["--grid", "lr=0.1,0"], "must be a number in [1e-30, 1e38]"),
         (["--grid", "colour=1,2"], "Unknown parameter of fedavg 'colour'"),
         (["--grid", "gel.steps=1,2"], "Unknown part of fedavg 'gel'"),
-        (["--grid", "lr=0.1,1", "--metric", "beauty"], "rounds, last, best"),
+        (["--grid", "lr=0.1,1", "--by", "beauty"], "validation_accuracy, validation_loss, train_loss"),
         (["--grid", "lr=0.1,1", "--jobs", "0"], "'jobs' parameter of sweep"),
         (["--grid", "lr=0.1,1", "--optuna", "1"], "'optuna' parameter of sweep"),
         (["--grid", "lr=1,2", "momentum=0,0.5", "server_lr=1,2", "--png", "x.png"], "one or two keys"),
@@ -88,13 +91,24 @@ def test_without_optuna_the_command_is_named(monkeypatch: pytest.MonkeyPatch, ca
 
 def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "d"
-    words = [*SMALL, "--grid", "lr=0.01,0.1", "momentum=0,0.9", "--seeds", "2", "--metric", "last", "--out", str(out)]
+    words = [
+        *SMALL,
+        "--grid",
+        "lr=0.01,0.1",
+        "momentum=0,0.9",
+        "--seeds",
+        "2",
+        "--by",
+        "test_accuracy",
+        "--out",
+        str(out),
+    ]
     assert main([*words, "--png", str(tmp_path / "map.png"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {k: v for k, v in told.items() if k != "out"} == files.read_json(out / "sweep.json")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(out.glob("*/seed-*/model.safetensors"))) == 8
-    assert len(told["cells"]) == 4 and told["metric"] == "last"
+    assert len(told["cells"]) == 4 and told["by"] == "test_accuracy"
     means = [cell["mean"] for cell in told["cells"]]
     assert means == sorted(means, reverse=True) and told["best"] == told["cells"][0]
     alone = fk.train(fk.tasks.get("synthetic:users=6"), "fedavg:lr=0.1,momentum=0.9", fk.World(3), 3, seed=1)
@@ -110,25 +124,29 @@ def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, ca
     assert "holds something else" in capsys.readouterr().err
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A sweep in `d` too long to end, once each of its two processes has a checkpoint."""
-    out = tmp_path / "d"
-    words = ["sweep", "synthetic", "scaffold", "--grid", "lr=0.01,0.1", "--rounds", "100000", "--jobs", "2"]
+@contextmanager
+def started(out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep in `out` too long to end, once each of its two runs has gone ten rounds beyond where it was."""
+    before = rounds_of(out)
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedkeel", *words, "--out", str(out)],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "fedkeel", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 120
     with process:
         try:
-            while len(list(out.glob("*/seed-0/checkpoint/state.safetensors"))) < 2:
+            while len(now := rounds_of(out)) < 2 or any(now[run] < before.get(run, 0) + 10 for run in now):
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
             yield process
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a session of its own: the sweep and its children
+
+
+def rounds_of(out: Path) -> dict[Path, int]:
+    """The rows of the runs that have a checkpoint."""
+    runs = [file.parents[1] for file in out.glob("*/seed-0/checkpoint/state.safetensors")]
+    return {run: (run / "history.jsonl").read_text().count("\n") for run in runs}
 
 
 def wait_for_the_children(group: int) -> None:
@@ -154,47 +172,40 @@ def shorten(out: Path, let_end: Any) -> int:
     return rounds
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_sweep_that_was_stopped_goes_on_from_there(
-    begun: subprocess.Popen[str], tmp_path: Path, how: signal.Signals, let_end: Any
-) -> None:
+def test_a_sweep_goes_on_bit_for_bit_whatever_stopped_it(tmp_path: Path, let_end: Any) -> None:
+    """One sweep, since its processes take long to start: a child dies, a file `stop`, Ctrl-C, and a kill."""
     out = tmp_path / "d"
-    begun.send_signal(how)
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    if how == signal.SIGINT:
-        assert begun.returncode == 130
-        assert f"fedkeel resume {out}" in error and "Traceback" not in error
+
+    def end(process: subprocess.Popen[str], code: int) -> str:
+        _, error = process.communicate(timeout=90)
+        wait_for_the_children(process.pid)
+        assert process.returncode == code and "Traceback" not in error
+        return error
+
+    words = ["sweep", "synthetic", "scaffold", "--grid", "lr=0.01,0.1", "--rounds", "100000", "--jobs", "2"]
+    with started(out, *words, "--out", str(out)) as process:
+        listing = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
+        os.kill(next(int(line.split()[0]) for line in listed if "spawn_main" in line), signal.SIGKILL)
+        error = end(process, 1)
+        assert "died; the other runs are kept" in error and len(error.splitlines()) == 1
+    with started(out, "resume", str(out)) as process:
+        (out / "scaffold_lr=0.1" / "seed-0" / "stop").touch()
+        error = end(process, 130)
+        assert f"fedkeel resume {out}" in error and "died" not in error
+    with started(out, "resume", str(out)) as process:
+        process.send_signal(signal.SIGINT)
+        assert f"fedkeel resume {out}" in end(process, 130)
+    with started(out, "resume", str(out)) as process:
+        process.send_signal(signal.SIGKILL)
+        end(process, -signal.SIGKILL)
     rounds = shorten(out, let_end)
     assert main(["resume", str(out)]) == 0
     assert json.loads((out / "sweep.json").read_text())["best"] is not None
     for text in ("scaffold:lr=0.01", "scaffold:lr=0.1"):
-        straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds)
+        straight = fk.train(fk.tasks.synthetic(), text, rounds=rounds, validation=0.1)
         model = load_file(out / text.replace(":", "_") / "seed-0" / "model.safetensors")
         assert torch.equal(torch.cat([model[name].flatten() for name in ("weight", "bias")]), straight.params)
-
-
-def test_a_process_that_dies_is_one_line_and_the_rest_is_kept(begun: subprocess.Popen[str]) -> None:
-    words = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(begun.pid)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    os.kill(next(int(line.split()[0]) for line in listed if "spawn_main" in line), signal.SIGKILL)
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    assert begun.returncode == 1
-    assert "died; the other runs are kept" in error and "Traceback" not in error
-
-
-def test_a_file_stop_in_a_run_of_a_sweep_stops_it_as_ctrl_c_does(
-    begun: subprocess.Popen[str], tmp_path: Path, let_end: Any
-) -> None:
-    out = tmp_path / "d"
-    (out / "scaffold_lr=0.1" / "seed-0" / "stop").touch()
-    _, error = begun.communicate(timeout=90)
-    wait_for_the_children(begun.pid)
-    assert begun.returncode == 130
-    assert f"fedkeel resume {out}" in error and "died" not in error and "Traceback" not in error
-    shorten(out, let_end)
-    assert main(["resume", str(out)]) == 0
 
 
 def test_a_sweep_is_probed_once_and_goes_on_with_what_was_chosen(
@@ -224,13 +235,48 @@ def test_a_search_asks_for_the_same_trials_again(tmp_path: Path, capsys: Any) ->
     assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
 
 
-def test_rounds_choose_where_some_cell_reaches_the_target_and_failures_come_last() -> None:
+def test_rounds_to_the_target_choose_when_asked_and_failures_come_last() -> None:
     arms = [arm(0.4, 0.9, target=0.5), arm(0.6, 0.7, target=0.5), arm(0.9, 0.9, target=0.5, status="diverged")]
-    picked = choice({"lr": [1, 2, 3]}, arms, None)
-    assert picked.metric == "rounds"
+    picked = choice({"lr": [1, 2, 3]}, arms, "test_rounds")
     assert picked.best is not None and picked.best.cell == (2,)
     assert {one.word for one in picked.ranked[1:]} == {"> 2.0 (1/2)", "diverged"}
-    assert choice({"lr": [1, 2]}, arms[:1] * 2, None).metric == "last"
+    assert "Chosen on test data" in verdict(picked)[-1]
+
+
+def test_a_cell_is_chosen_on_validation_data_and_never_on_test_data_unless_asked() -> None:
+    def rows(valid: float, test: float, loss: float) -> History:
+        late = {"validation_accuracy": valid, "validation_loss": loss, "train_loss": 1 - loss, "accuracy": test}
+        return History({"round": t, **late} for t in range(9))
+
+    arms = [Arm("a", None, [rows(0.9, 0.1, 0.3)], ["done"]), Arm("b", None, [rows(0.2, 0.8, 0.1)], ["done"])]
+    best = {by: choice({"lr": [1, 2]}, arms, by).ranked[0].arm.name for by in BY if by != "test_rounds"}
+    assert best == {"validation_accuracy": "a", "validation_loss": "b", "train_loss": "a", "test_accuracy": "b",
+                    "test_best": "b"}  # fmt: skip
+
+
+def test_the_last_rounds_are_what_counts() -> None:
+    early = History({"round": t, "train_loss": 0.0 if t < 15 else 1.0} for t in range(21))
+    late = History({"round": t, "train_loss": 1.0 if t < 16 else 0.5} for t in range(21))
+    picked = choice({"lr": [1, 2]}, [Arm("e", None, [early], ["done"]), Arm("l", None, [late], ["done"])], "train_loss")
+    assert picked.ranked[0].arm.name == "l"
+
+
+def test_a_sweep_keeps_a_tenth_for_validation_and_reports_how_it_chose(tmp_path: Path, capsys: Any) -> None:
+    assert main([*SMALL, "--grid", "lr=0.01,0.1", "--out", str(tmp_path / "d"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["by"] == "validation_accuracy" and said["validation"] == 0.1
+    history = [
+        json.loads(line) for line in (tmp_path / "d/fedavg_lr=0.1/seed-0/history.jsonl").read_text().splitlines()
+    ]
+    assert said["cells"][0]["mean"] is not None and "validation_accuracy" in history[-1]
+    assert main([*SMALL, "--grid", "lr=0.01,0.1", "--by", "train_loss", "--out", str(tmp_path / "e"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["validation"] == 0.0
+
+
+def test_a_grid_goes_on_beyond_its_ends_by_its_own_ratio() -> None:
+    grid = Grid("fedavg", {"lr": [0.1, 0.01, 1], "momentum": [0, 0.9]})
+    assert grid.beyond("lr", 1).values["lr"] == [0.01, 0.1, 1, 10.0]
+    assert grid.beyond("lr", 0.01).values["lr"] == [0.001, 0.01, 0.1, 1]
 
 
 def test_the_runner_up_is_told_apart_only_by_paired_seeds_that_agree() -> None:

@@ -175,9 +175,26 @@ def test_resnets_leave_out_the_short_last_batch_as_the_papers_code_does(cifar, t
         rows[:, 1] %= 100
         (tmp_path / "hundred" / file).write_bytes(rows.tobytes())
     store.add("cifar100", tmp_path / "hundred")
-    task = fk.tasks.cifar100(clients=5)
+    with pytest.warns(fk.StabilityWarning, match="the whole CIFAR-100 has 50,000 and 10,000"):
+        task = fk.tasks.cifar100(clients=5)
     assert sum(p.numel() for p in task.model().parameters()) == 275_572
     assert short(task, rounds=1, batch_size=4).status == "done"
+
+
+def test_the_normalisation_of_resnets_is_a_parameter_of_the_task(cifar):
+    task = fk.tasks.get("cifar10:clients=5,model=resnet8,norm=batch")
+    assert task.spec == "cifar10:clients=5,model=resnet8,norm=batch"
+    norms = [m for m in task.model().modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(norms) == 9 and not any(m.track_running_stats for m in norms)
+    for mode in ("serial", "batched"):
+        run = short(task, rounds=1, batch_size=4, engine=mode)
+        assert (run.status, run.config["engine"]) == ("done", mode)
+    with pytest.raises(fk.InputError, match="no C kernel for this model where clients run batched"):
+        short(task, rounds=1, engine="batched", compile=True)
+    with pytest.raises(fk.InputError, match="'norm' parameter of cifar10 must be left out with lenet"):
+        fk.tasks.cifar10(norm="batch")
+    with pytest.raises(fk.InputError, match="one of group, batch"):
+        fk.tasks.cifar10(model="resnet8", norm="layer")
 
 
 def test_augmentation_can_be_left_out(cifar):
@@ -224,6 +241,12 @@ def test_sent140_is_read_from_leaf_json(tmp_path):
     task = fk.tasks.sent140()
     assert task.data.y.tolist() == [1, 0] * 3 and (task.batch_size, task.target) == (10, 0.7)
     assert short(task, rounds=20).history[-1]["accuracy"] == 1.0
+    assert "stand-in" in fk.tasks.sent140.__doc__.splitlines()[0]
+    lstm = fk.tasks.get("sent140:model=sent140_lstm,length=25")
+    assert (lstm.spec, lstm.lr) == ("sent140:length=25,model=sent140_lstm", 1e-3)
+    assert sum(p.numel() for p in lstm.model().parameters()) == 1_173_986
+    for text in ("fedavg:client=adam", "moon"):
+        assert fk.train(lstm, text, fk.World(cohort=2, budget=fk.FixedSteps(2)), rounds=2).status == "done"
 
 
 def stackoverflow_files(folder, h5py):

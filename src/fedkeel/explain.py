@@ -15,9 +15,10 @@ from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
 from .errors import StabilityWarning
-from .notation import BUFFERED, EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
+from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
 from .optim import Optimizer
 from .pace import Buffered, Synchronous
+from .reasons import BUFFERED
 from .rule import Rule
 from .tables import nearest
 from .toys import toy, toy_world
@@ -62,7 +63,7 @@ def explained(part: Rule | Capacity) -> Explained:
 
 
 def reference(kind: type) -> str:
-    """The paper to cite for a rule, an optimizer or a capacity.
+    """The paper to cite for a rule, an optimizer or a capacity; each on a line of its own where there are several.
 
     >>> from fedkeel import FedCM
     >>> reference(FedCM)
@@ -185,4 +186,4 @@ def _references(names: list[str], algorithm: Algorithm) -> list[str]:
     cited = [recipes.KNOWN[name].reference for name in names]
     parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
     cited += [reference(type(part)) for part in parts]
-    return [f"  cite: {line}" for line in dict.fromkeys(filter(None, cited))]
+    return [f"  cite: {line}" for line in dict.fromkeys("\n".join(filter(None, cited)).splitlines())]

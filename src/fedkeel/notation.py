@@ -25,8 +25,9 @@ from .rules.guess import WITH_LEVELS
 Lines = dict[str, str]  # by place: plan, send, start, loss, gradient, step, walk, finish, serve; "\n" between lines
 
 EXITS_PAPER = "Ilhan, Su & Liu 2023, ScaleFL: resource-adaptive federated learning (CVPR)"
-GEL_PAPER = (
-    "Dhasade, Kermarrec & Pires, Guess what? Federated learning with guessed updates (arXiv 2110.11486; TPDS 2025)"
+GEL_PAPERS = (
+    "Dhasade, Kermarrec & Pires 2021, Guess what? You can boost federated learning for free (arXiv 2110.11486)\n"
+    "Boukhari et al. 2025, Boosting resource-constrained federated learning systems with guessed updates (TPDS)"
 )
 GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
@@ -38,9 +39,9 @@ SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
 class Explained:
     """What is printed of a rule or a capacity.
 
-    formulas: its lines by place, or a function (part, algorithm) -> lines where parameters change them. server, client:
-    the names of what it keeps there. traffic: a note on what is sent. stateful: whether the rule, with its parameters,
-    keeps these and has that note.
+    reference: a paper on each line. formulas: its lines by place, or a function (part, algorithm) -> lines where
+    parameters change them. server, client: the names of what it keeps there. traffic: a note on what is sent. stateful:
+    whether the rule, with its parameters, keeps these and has that note.
 
     >>> EXPLAINED[rules.Proximal].formulas
     {'gradient': 'g <- g + mu (y - x)'}
@@ -106,18 +107,22 @@ def _mimelite(rule: rules.MimeLite, algorithm: Algorithm) -> Lines:
 def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
     early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[rule.warmup]
     push = "y <- y + (beta / J_i) M"
+    tau = rule.tau or "round(1/C) by default: after so many rounds every client has taken part once, on average"
     return {
-        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})",
+        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})\ntau = {tau}",
         "start": push if rule.nesterov_push else "",
         "step": push + "        (not after the last step)" * rule.nesterov_push,
     }
 
 
 def _fathom(rule: rules.Fathom, algorithm: Algorithm) -> Lines:
+    paper = rule.eq12 == "paper"
+    after = "phi_i <- min(phi_i, cos(gradient at y on the first batch, x - y))"
     return {
         "plan": f"J_i = max(1, {rule.steps}(E n_i / B)) steps with rate lr on batches of B",
-        "step": "phi_i <- min(phi_i, cos(g, x - y))",
-        "serve": "h = cos(-Delta, s),  phi = sum_i p_i phi_i\n"
+        "step": "phi_i <- min(phi_i, cos(g, x - y))" + "        (y before the step; not in the first one)" * paper,
+        "finish": after * paper,
+        "serve": f"h = cos(-Delta, s),  phi = {'lr ' * paper}sum_i p_i phi_i\n"
         "lr <- lr exp(gamma_lr h),  E <- E exp(gamma_epochs (h + phi)),  B <- B exp(-gamma_batch phi)\n"
         "s <- (1 - smoothing) (-Delta) + smoothing s",
     }
@@ -135,6 +140,17 @@ def _guess(rule: rules.Guess, algorithm: Algorithm) -> Lines:
     else:
         walk = f"q more steps like these, with {'g = 0' if zero else 'the last g'} in place of a new gradient"
     return {"walk": f"{walk}        q = {q}"}
+
+
+def _schedule(rule: rules.Schedule, algorithm: Algorithm) -> Lines:
+    if callable(rule.decay):
+        return {"plan": "lr of round t = lr * decay(t, R)        R rounds in all"}
+    meaning = {
+        "step": "lr, lr / 10 when t > R / 2, lr / 100 when t > 3 R / 4        R rounds in all",
+        "cosine": "lr (1 + cos(pi (t - 1) / R)) / 2        R rounds in all",
+    }
+    known = meaning[rule.decay] if isinstance(rule.decay, str) else f"lr * {rule.decay}^(t - 1)"
+    return {"plan": f"lr of round t = {known}"}
 
 
 LEVELS = {
@@ -161,7 +177,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",
         {"gradient": "g <- g + mu (y - x)"},
     ),
-    rules.Guess: Explained(GEL_PAPER, _guess),
+    rules.Guess: Explained(GEL_PAPERS, _guess),
     rules.GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
     rules.LocalGHBM: Explained(
         GHBM_PAPER,
@@ -233,7 +249,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Fathom: Explained(
         "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
     ),
-    rules.Schedule: Explained(formulas={"plan": "lr of round t = lr * decay(t, R)"}),
+    rules.Schedule: Explained(formulas=_schedule),
     rules.OwnClasses: Explained(
         WIDTHS_PAPER,
         {
@@ -256,25 +272,6 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
             "loss": "loss <- sum_l l loss(z_l) / (L (L + 1) / 2),  z_l at exit l of L",
         },
     ),
-}
-
-
-BUFFERED: dict[type[Rule], str] = {  # what a rule means by "round" in an asynchronous run
-    rules.Proximal: "x is the model that the client received, however old it is by now",
-    rules.Guess: "guesses fill up what the client was asked for when it was dispatched",
-    rules.GHBM: "tau counts server steps, by default round(N / buffer); M is of the version that the client received",
-    rules.LocalGHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
-    rules.FedHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
-    rules.FedCM: "D is the last server step before the client was dispatched, scaled by staleness as it was made",
-    rules.FedADC: "m is that of the version the client received; the server adds Delta as scaled by staleness",
-    rules.Scaffold: "c moves by the plain sum of the changes that arrived, not scaled by staleness, so that it stays "
-    "the mean of c_i",
-    rules.FedDyn: "h sums how far clients moved from the versions that they received, not scaled by staleness",
-    rules.AdaBest: "t and t_i are versions; avg is x plus the scaled Delta, although clients moved from older versions",
-    rules.MimeLite: "m is that of the version the client received; full gradients count by staleness, like Delta",
-    rules.Contrastive: "the received model is the version that the client was dispatched with",
-    rules.Schedule: "t and R count server steps",
-    rules.Guard: "the median is of the updates that arrived for one server step, before they are scaled by staleness",
 }
 
 

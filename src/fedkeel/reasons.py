@@ -39,8 +39,8 @@ class Reasons:
     refuses(part, algorithm): why it is refused. unfit(rule, algorithm, task, world): why it cannot work there.
     warns(rule, algorithm, participation, steps): a warning. numbers_only: its hooks keep and send no model vectors.
     sends: what its clients send beside the update and its server half uses, which would bypass a robust aggregation
-    or a guard that clips updates. unbuffered: why an asynchronous pace is refused with it ("it ..."); the notes on the
-    rules that are allowed there are in `notation.py`.
+    or a guard that clips updates. unbuffered: why an asynchronous pace is refused with it ("it ..."); the notes on those
+    that are allowed there are in BUFFERED.
     """
 
     refuses: Reason = nothing
@@ -276,4 +276,21 @@ REASONS: dict[type, Reasons] = {
         _refuse_distillation, unbuffered="is between early exits, of levels, which need rounds"
     ),
     rules.Guard: Reasons(_refuse_guard, _unfit_guard),
+}
+BUFFERED: dict[type[Rule], str] = {  # what a rule means by "round" in an asynchronous run, unless it is refused there
+    rules.Proximal: "x is the model that the client received, however old it is by now",
+    rules.Guess: "guesses fill up what the client was asked for when it was dispatched",
+    rules.GHBM: "tau counts server steps, by default round(N / buffer); M is of the version that the client received",
+    rules.LocalGHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
+    rules.FedHBM: "t and t_i are versions: the server steps before a client was dispatched; C = buffer / N",
+    rules.FedCM: "D is the last server step before the client was dispatched, scaled by staleness as it was made",
+    rules.FedADC: "m is that of the version the client received; the server adds Delta as scaled by staleness",
+    rules.Scaffold: "c moves by the plain sum of the changes that arrived, not scaled by staleness, so that it stays "
+    "the mean of c_i",
+    rules.FedDyn: "h sums how far clients moved from the versions that they received, not scaled by staleness",
+    rules.AdaBest: "t and t_i are versions; avg is x plus the scaled Delta, although clients moved from older versions",
+    rules.MimeLite: "m is that of the version the client received; full gradients count by staleness, like Delta",
+    rules.Contrastive: "the received model is the version that the client was dispatched with",
+    rules.Schedule: "t and R count server steps",
+    rules.Guard: "the median is of the updates that arrived for one server step, before they are scaled by staleness",
 }

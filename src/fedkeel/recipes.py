@@ -16,14 +16,14 @@ from .pace import Buffered, Synchronous
 from .robust import AGGREGATIONS, Krum, Median, MultiKrum, Trimmed
 from .rule import Rule
 from .rules import RULES
-from .rules.schedule import DECAYS
 
 Part = TypeVar("Part")
 CLIENTS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adagrad": Adagrad, "sps": SPS, "deltasgd": DeltaSGD}
 OPTIMIZERS: dict[str, type[Optimizer]] = CLIENTS | {"yogi": Yogi}
 COMMON = {
     "lr": "client learning rate (default: the task's, else 0.01; with Adam clients also match-gel)",
-    "decay": f"client learning rate by round: {', '.join(DECAYS)} (a tenth after 50 %, a hundredth after 75 %)",
+    "decay": "client learning rate by round: step (a tenth after 50 %, a hundredth after 75 %), cosine (down to almost "
+    "0 in the last round) or a number such as 0.999 (its factor from round to round)",
     "momentum": "client momentum of SGD",
     "nesterov": "Nesterov's momentum on SGD clients",
     "weight_decay": "coupled weight decay on clients",

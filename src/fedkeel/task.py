@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from .data import FederatedData
 from .data.augment import Augment
 from .errors import InputError, check, reason
 from .flat import FlatModel, seeded
+from .pretrained import load_into
 from .ranges import COUNT, NUMBER, RATE, keep
 from .world import Budget
 
@@ -65,7 +68,8 @@ class Task:
     loss: `loss(output, target)`, one value per sample. batch_size: None means all local data.
     metric: `metric(outputs, targets)` on the whole test set in place of accuracy. target: the accuracy that
     comparisons count rounds to. augment: changes the inputs of every training batch, such as `CropFlip()`. exits: makes
-    the model with early exits that algorithms with levels train in place of `model`.
+    the model with early exits that algorithms with levels train in place of `model`. pretrained: a safetensors file
+    with the `state_dict` that every run starts from, such as the `model.safetensors` of another run.
 
     >>> data = FederatedData.from_arrays(torch.randn(8, 3), [0, 1] * 4, clients=[0, 0, 0, 0, 1, 1, 1, 1])
     >>> Task(model=lambda: nn.Linear(3, 2), loss=cross_entropy, data=data).batch_size
@@ -83,6 +87,7 @@ class Task:
     target: float | None = None
     augment: Augment | None = None
     exits: Callable[[], nn.Module] | None = None
+    pretrained: str | os.PathLike[str] | None = None
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
@@ -100,6 +105,7 @@ class Task:
         good = self.metric is None or callable(self.metric)
         check(good, self, "metric", "a function (outputs, targets) -> a number", self.metric)
         self._keep_name_of_these_parts()
+        self._name_start()
 
     def _keep_name_of_these_parts(self) -> None:
         parts = (self.model, self.loss, self.data, self.metric, self.augment, self.exits)
@@ -110,6 +116,27 @@ class Task:
             spec = Spec(self.spec)
             spec.parts = parts
             object.__setattr__(self, "spec", spec)
+
+    def _name_start(self) -> None:
+        """Keep the file of the pretrained model with its whole path, in the name as well."""
+        if self.pretrained is not None:
+            good = isinstance(self.pretrained, str | os.PathLike)
+            check(good, self, "pretrained", "the path of a safetensors file", self.pretrained)
+            object.__setattr__(self, "pretrained", os.path.abspath(os.path.expanduser(self.pretrained)))
+        if self.spec is None or (self.pretrained is None and "pretrained" not in self.spec):
+            return
+        name, values = grammar.parse(self.spec)[0]
+        if values.get("pretrained") == self.pretrained:
+            return
+        values = {key: value for key, value in values.items() if key != "pretrained"}
+        if self.pretrained is not None:
+            path = str(self.pretrained)
+            if "," in path or "+" in path or path != path.strip():
+                raise InputError(f"A task's name cannot hold the path {path!r}; use one without ',' and '+'.")
+            values["pretrained"] = path
+        spec = Spec(grammar.write([(name, values)]))
+        spec.parts = getattr(self.spec, "parts", ())
+        object.__setattr__(self, "spec", spec)
 
     def cast(self, dtype: torch.dtype, device: str) -> Task:
         """The same task with its data in `dtype` on `device`."""
@@ -133,7 +160,10 @@ class Task:
 
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
         """Make the model under the seed, flatten it, and check that it fits the loss and the data."""
-        model = FlatModel(seeded(draws.torch_seed(seed, "init"), self.model), dtype, device)
+        module = seeded(draws.torch_seed(seed, "init"), self.model)
+        if self.pretrained is not None:
+            load_into(module, Path(self.pretrained))
+        model = FlatModel(module, dtype, device)
         self._try(model)
         return model
 

@@ -252,7 +252,7 @@ TUNED = {
         neutral=f"lr=0.05,batch_size=4,epochs=10,{STILL}",  # asks for more than the budgets, which cap it
         central=sgd(settings="batch_size=100,gamma_lr=0"),
         knobs="batch_size=4,epochs=0.2,gamma_lr=0.3,gamma_epochs=0.3",
-        others={"fathom.steps": "floor"},
+        others={"fathom.steps": "floor", "fathom.eq12": "paper"},
         rounds=6,
         quiet=("lr_min", "lr_max", "epochs_min", "epochs_max", "batch_min", "batch_max"),
         seeds=False,
@@ -318,6 +318,7 @@ OTHER_VALUES = {
     "c": 0.9, "fstar": 0.1, "max": 0.02, "smooth": "false", "temperature": 0.9,
     "epochs": 0.4, "batch_size": 7, "gamma_lr": 0.9, "gamma_epochs": 0.9, "gamma_batch": 0.9, "smoothing": 0.1,
     "fathom:steps": "floor",
+    "eq12": "paper",
     "shares": "1/0/0/0/3", "assign": "dynamic", "rates": "0.9/0.5/0.25/0.125/0.0625", "scaler": "false",
     "mask": "false",
     "scalefl:shares": "1/0/0/1", "ratios": "0.4/0.5/0.75/1", "after": 0.6, "mean": "batch", "detach": "true",

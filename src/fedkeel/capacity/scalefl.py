@@ -22,7 +22,7 @@ class Exits(Capacity):
 
     ratios: of widths (floor), by level; default the model's own. The model has `exits(x, depth)`, the scores at its
     first `depth` exits, and `ratios`; with `narrowed(ratio)` it may say itself how wide a level is. scaler: activations
-    are divided by the ratio before each normalisation, always.
+    are divided by the ratio before each normalisation, always, but not in shortcuts.
 
     >>> Exits(shares="1/0/0/0").shares
     (1.0, 0.0, 0.0, 0.0)
@@ -67,7 +67,7 @@ class Exits(Capacity):
         like = narrowed(ratio) if callable(narrowed) else None
         index, module = slicing.narrow(model, x, width, lambda module: Heads(module, depth), like)
         if self.scaler and getattr(model.module, "scaled", True):
-            slicing.scale(module, ratio, True, x)
+            slicing.scale(module, ratio, True, x, shortcuts=False)
         return level(index, module, model, x)
 
     def scores(self, task: Task, output: Tensor, target: Tensor) -> dict[str, float | None]:

@@ -319,13 +319,20 @@ class Scaled(nn.Module):
         return self.layer(x) / rate  # type: ignore[no-any-return]
 
 
-def scale(module: nn.Module, rate: float, always: bool, x: Tensor) -> None:
-    """Put the scaler before every normalisation; in a model without any, after hidden layers."""
+def scale(module: nn.Module, rate: float, always: bool, x: Tensor, shortcuts: bool = True) -> None:
+    """Put the scaler before every normalisation; in a model without any, after hidden layers.
+
+    shortcuts: before those of shortcuts, too. A block names its own in `shortcuts`.
+    """
     if rate == 1:
         return
     units = dict(_units(module))
     _, last = trace(module, x, lambda wide: wide)
     norms = [name for name, layer in units.items() if isinstance(layer, NORMS)]
+    if not shortcuts:
+        for name, block in module.named_modules():
+            beside = tuple(f"{name}.{child}." for child in getattr(block, "shortcuts", ()))
+            norms = [norm for norm in norms if not norm.startswith(beside)]
     plain = (nn.Linear, nn.Conv1d, nn.Conv2d)
     hidden = [name for name, layer in units.items() if isinstance(layer, plain) and name not in last]
     for name in norms or hidden:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..lab.reproduce import SCALES
 from . import flags
+
+if TYPE_CHECKING:
+    from ..lab.reproduce.estimate import Left
+    from ..lab.reproduce.plan import Plan
 
 EXAMPLES = """examples:
   fedkeel reproduce --list
-  fedkeel reproduce gel/table2
-  fedkeel reproduce ghbm/fig1 --out docs/results
+  fedkeel reproduce gel/table2 --dry-run
+  fedkeel reproduce gel/table2 --panel "Synthetic, tuned"
+  fedkeel reproduce ghbm/fig1 --compile --out docs/results
   fedkeel reproduce --index --out docs/results
 
-Runs are kept below --runs; a stopped study is continued, a finished one is only read."""
+Runs are kept below --runs; a stopped study is continued. A finished run becomes one small file below --out, which is
+read from then on instead of running it again. Panels that are marked as not run are run only by --panel."""
 
 
 def add_command(commands: Any) -> None:
@@ -26,10 +31,13 @@ def add_command(commands: Any) -> None:
     parser = flags.add_command(commands, "reproduce", reproduce, help, EXAMPLES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="for example gel/table2, see --list")
     parser.add_argument("--list", action="store_true", help="the tables and figures there are")
-    parser.add_argument("--index", action="store_true", help="the verdicts of all of them, from the pages in --out")
-    parser.add_argument("--scale", choices=SCALES, default="small", help="small (default, minutes) or paper")
+    parser.add_argument("--index", action="store_true", help="write all pages again from the records in --out")
+    parser.add_argument("--panel", action="append", metavar="PANEL", help="only this one; may be given several times")
+    parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds; the others can follow")
+    parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
+    parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the page (or the index) below DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where pages and records are; default: no page")
     flags.add_output(parser)
 
 
@@ -41,9 +49,9 @@ def reproduce(arguments: argparse.Namespace) -> int:
     if sum(wanted) != 1:
         raise InputError("Give one of: a NAME (fedkeel reproduce gel/table2), --list, --index.")
     if arguments.index:
-        from ..lab.reproduce import page
+        from ..lab.reproduce import index
 
-        print(page.write_index(arguments.out or Path("docs/results")), end="")
+        print(index.write_index(arguments.out or Path("docs/results")), end="")
         return 0
     return _list() if arguments.list else _run(arguments)
 
@@ -66,21 +74,51 @@ def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from ..lab.report.progress import Watching
-    from ..lab.reproduce import page, plan
-    from ..lab.reproduce.carry_out import carry_out
+    from ..lab.reproduce import estimate, index, page, plan
+    from ..lab.reproduce.carry_out import Place, carry_out, read
+    from ..lab.reproduce.progress import Progress
 
     messages = Console(stderr=True)
-    watch = partial(Watching, console=messages, verbose=arguments.verbose)
-    made = plan.load(arguments.name, arguments.scale)
-    result = page.result(made, carry_out(made, arguments.runs / made.name / made.scale, watch))
+    whole = plan.load(arguments.name)
+    made = plan.chosen(whole, arguments.panel, arguments.seeds)
+    place = Place(made, arguments.runs, arguments.out)
+    messages.print("Measuring how long a round takes ...", style="dim")
+    left = estimate.left(made, place, arguments.compile)
+    if arguments.dry_run:
+        _show(made, left, Console(), arguments.json)
+        return 0
+    with Progress(left, messages) as progress:
+        measured = list(carry_out(made, place, progress.row, arguments.compile))
     if arguments.out is not None:
-        messages.print(f"Written to {page.write(result, arguments.out)}", style="dim", soft_wrap=True)
+        all_panels = list(read(whole, place))  # also those that were run before
+        messages.print(f"Written to {index.write_page(whole, all_panels, arguments.out)}", style="dim", soft_wrap=True)
     console = Console()
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps(page.data(made, measured)))
     elif console.is_terminal:
-        console.print(Markdown(page.page(result)))
+        console.print(Markdown(page.page(made, measured)))
     else:
-        print(page.page(result), end="")
+        print(page.page(made, measured), end="")
     return 0
+
+
+def _show(plan: Plan, left: Sequence[Left], console: Any, as_json: bool) -> None:
+    """What would be run."""
+    from rich.table import Table
+
+    rows = [
+        {"panel": one.panel.name, "heading": one.panel.heading, "known": one.known, "to run": len(one.runs),
+         "rounds": sum(run.study.rounds for run in one.runs), "steps": one.steps, "hours": round(one.seconds / 3600, 2)}
+        for one in left
+    ]  # fmt: skip
+    if as_json:
+        print(json.dumps({"name": plan.name, "panels": rows}))
+        return
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    console.print(table)
+    hours = sum(one.seconds for one in left) / 3600
+    grids = any(arm.tuned for one in left for arm in one.panel.arms.values())
+    more = " Grids whose best value is at an edge are extended, which takes longer." if grids else ""
+    console.print(f"About {hours:.2f} hours on this machine.{more} Nothing was run.", soft_wrap=True)

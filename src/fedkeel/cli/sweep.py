@@ -14,9 +14,10 @@ EXAMPLES = """examples:
   fedkeel sweep synthetic fedprox --grid lr=0.001..1 mu=0,0.01,0.1 --optuna 20 --target 0.8
 
 A key belongs to the algorithm's first name; write PART.KEY for a later one (gel.steps=5,10). The same command
-with the same --out continues a stopped sweep, as does fedkeel resume DIR. The best cell has the fewest
-rounds to the target if some cell reaches it with every seed, else the highest last accuracy (a search always uses the
-last accuracy); --metric chooses."""
+with the same --out continues a stopped sweep, as does fedkeel resume DIR. The best cell is chosen on validation
+data: a tenth of every client's samples that is not trained on (--validation). --by says by what: validation_accuracy
+(default), validation_loss, train_loss, each the mean of the last rounds; test_accuracy, test_best and test_rounds look
+at the test set, and the table says so. Report the best cell with fedkeel run: all training data, other seeds."""
 
 
 def add_command(commands: Any) -> None:
@@ -27,7 +28,7 @@ def add_command(commands: Any) -> None:
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
     sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
-    sweep.add_argument("--metric", metavar="NAME", help="rounds (to target), last or best (accuracy)")
+    sweep.add_argument("--by", metavar="NAME", help="what a cell is chosen by; default validation_accuracy")
     sweep.add_argument("--optuna", type=int, metavar="N", help="search with N trials (needs optuna)")
     sweep.add_argument("--png", type=Path, metavar="FILE", help="write the heat map as a picture (needs matplotlib)")
     flags.add_settings(sweep)
@@ -51,7 +52,7 @@ def do(arguments: argparse.Namespace) -> int:
         heatmap.figures()
     batch = arguments.jobs or cores()
     study = flags.study_of(arguments, [arguments.algorithm])
-    config = configuration(study, grid, arguments.metric, arguments.optuna, batch)
+    config = configuration(study, grid, arguments.by, arguments.optuna, batch)
     out = arguments.out or flags.new_place(study.task)
     if arguments.overwrite or not _same_sweep(config, out):
         new_folder(out, arguments.overwrite)
@@ -70,7 +71,7 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     found = ["sweep"]  # the sweep itself sets these
     found += ["algorithms"] if config["sweep"]["optuna"] is not None else []
     found += ["engine"] if config["engine"] == "probe" else []
-    if known.get("sweep", {}) | {"batch": 0, "metric": 0} != config["sweep"] | {"batch": 0, "metric": 0} or any(
+    if known.get("sweep", {}) | {"batch": 0, "by": 0} != config["sweep"] | {"batch": 0, "by": 0} or any(
         known.get(key) != config[key] for key in config if key not in found
     ):
         raise InputError(f"{out} holds something else. Choose another --out, or add --overwrite.")

@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import draws
 from ..errors import FedkeelError, InputError, one_line, reason
 from . import convert
+from .partition import in_words
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
@@ -33,8 +34,9 @@ class FederatedData:
 
     def __init__(
         self, x: Any, y: Any, offsets: ArrayLike, client_ids: ArrayLike | None = None,
-        test: tuple[Any, Any] | None = None,
+        test: tuple[Any, Any] | None = None, partition: str = "",
     ) -> None:  # fmt: skip
+        self.partition = partition  # in words; empty where the clients came with the data
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
@@ -60,11 +62,11 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held = _held(clients, y)
+        held, words = _held(clients, y), in_words(clients)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
-            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test)
+            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
         ids = _ids(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
@@ -79,7 +81,7 @@ class FederatedData:
         if ids.dtype.kind == "f" and not np.isfinite(ids).all():
             raise InputError("A client id is NaN or infinite; give every sample the id of its client.")
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
-        return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test)
+        return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
 
     @classmethod
     def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:

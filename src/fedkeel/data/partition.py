@@ -5,7 +5,9 @@ sample: an exact cover, in bounded time, with no client empty. The one exception
 draws with replacement: it gives a list of sample indices per client. All are functions of their seed.
 """
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -214,6 +216,37 @@ ALL: tuple[Callable[..., Any], ...] = (
     natural, iid, shards, dirichlet, dirichlet_balanced, dirichlet_by_label, dirichlet_repeated, quantity,
 )  # fmt: skip
 PARTITIONS = {make.__name__: make for make in ALL}
+# What each does, for people who mean different things by one alpha; `natural` leaves the data as they are.
+WORDS = {
+    iid: "at random, in equal sizes",
+    shards: "sorted by label and cut into shards of equal size, {per_client} per client, as in McMahan et al. 2017",
+    dirichlet: "each client's labels by Dir({alpha:g} p), p the shares of the labels, in equal sizes, "
+               "as in Hsu et al. 2019",
+    dirichlet_balanced: "each label over the clients by Dir({alpha:g}, ..., {alpha:g}), then sizes made equal, "
+                        "as in the code of the GHBM paper",
+    dirichlet_by_label: "each label over the clients by Dir({alpha:g}, ..., {alpha:g}), in unequal sizes of at least "
+                        "{minimum}, as in the code of FedNova",
+    dirichlet_repeated: "each client's labels by Dir({alpha:g}, ..., {alpha:g}), {samples} samples drawn with "
+                        "replacement, as in the code of the Delta-SGD paper",
+    quantity: "labels at random, in {law} sizes of spread {spread:g}",
+}  # fmt: skip
+
+
+def in_words(clients: Any) -> str:
+    """What a partition with its parameters does; empty for anything else that says who holds a sample.
+
+    >>> in_words(partial(dirichlet, clients=100, alpha=0.1))
+    "partition dirichlet: each client's labels by Dir(0.1 p), p the shares of the labels, in equal sizes, \
+as in Hsu et al. 2019"
+    """
+    if not isinstance(clients, partial) or clients.func not in list(WORDS):  # which may have no hash
+        return ""
+    given = inspect.signature(clients.func).bind(None, *clients.args, **clients.keywords)
+    given.apply_defaults()
+    values = given.arguments
+    one_label = values.get("alpha") == 0
+    words = "sorted by label, one block of equal size per client" if one_label else WORDS[clients.func].format(**values)
+    return f"partition {clients.func.__name__}{' at alpha 0' if one_label else ''}: {words}"
 
 
 def _start(owner: str, labels: ArrayLike, clients: int, seed: int, each: int = 1) -> tuple[Ints, Ints]:

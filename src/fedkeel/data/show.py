@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..errors import InputError
 from ..task import Task
-from . import FederatedData
+from .describe import describe, holdings
 from .read.files import optional
 
 SHADES = " ░▒▓█"
@@ -17,29 +17,18 @@ BARS = " ▏▎▍▌▋▊▉█"
 WIDTH, ROWS, BINS = 64, 20, 8
 
 
-def holdings(data: FederatedData) -> NDArray[np.int64] | None:
-    """How many samples of each label each client holds, `[clients, labels]`; None when targets are not labels.
-
-    >>> holdings(FederatedData.from_arrays([[0.0]] * 4, [0, 2, 2, 0], clients=[0, 0, 1, 0])).tolist()
-    [[2, 0, 1], [0, 0, 1]]
-    """
-    if data.y.is_floating_point() or data.y.ndim != 1:
-        return None
-    y, clients = data.y.numpy().astype(np.int64), np.repeat(np.arange(len(data)), np.diff(data.offsets))
-    labels = int(y.max()) + 1
-    return np.bincount(clients * labels + y, minlength=len(data) * labels).reshape(len(data), labels)
-
-
 def draw(task: Task, console: Console) -> None:
     """Draw labels by client and the histogram of sizes in the terminal."""
     data, held, sizes = task.data, holdings(task.data), np.diff(task.data.offsets)
-    lines = [f"{task.spec or task.name}: {len(data):,} clients, {len(data.x):,} samples"]
+    lines = [f"{task.spec or task.name}: {describe(data)}"]
     if held is not None:
         own = (held > 0).sum(1)
-        lines[0] += f", {held.shape[1]} labels; a client holds {own.min()} to {own.max()}, {own.mean():.1f} on average"
+        lines.append(
+            f"a client holds {own.min()} to {own.max()} of {held.shape[1]} labels, {own.mean():.1f} on average"
+        )
         lines.append("labels by client (left to right); darker: a larger share of the client's samples")
         lines += shaded(held, console.width)
-    lines.append(f"samples per client: {sizes.min():,} to {sizes.max():,}, median {int(np.median(sizes)):,}")
+    lines.append("samples per client")
     console.print("\n".join([*lines, *bars(sizes)]), markup=False, highlight=False)
 
 

@@ -10,10 +10,10 @@ from ..errors import InputError, reason
 from ..flat import FlatModel, flops
 from ..task import Task
 from .gradients import Lockstep, Serial
-from .gradients.lockstep import chain
+from .gradients.lockstep import chain, uses_batch_statistics
 
 # Layers that treat samples independently, keep no running state and draw no random numbers. A layer of one's own that
-# does the same says so by an attribute: client_axis = True.
+# does the same says so by an attribute: client_axis = True. BatchNorm without running statistics runs there, too.
 CLIENT_AXIS = (
     nn.Linear, nn.Bilinear, nn.Embedding, nn.Flatten, nn.Unflatten, nn.Identity,
     nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d,
@@ -36,6 +36,8 @@ def choose(mode: str, task: Task, model: FlatModel) -> tuple[str, str]:
         return "serial", f"batched was asked for, but {why_not}" if mode == "batched" else why_not
     if mode == "batched":
         return "batched", "as asked"
+    if any(map(uses_batch_statistics, model.module.modules())):
+        return "serial", "normalisation by the batch is faster one client at a time"
     plain = chain(model.module) is not None
     bound = LARGEST_CHAIN if plain else LARGEST
     if model.size > bound:
@@ -49,7 +51,7 @@ def no_client_axis(task: Task, model: FlatModel) -> str | None:
     """Why this model cannot run along the client axis, or None."""
     for name, layer in model.module.named_modules():
         leaf = next(layer.children(), None) is None
-        known = type(layer) in CLIENT_AXIS or getattr(layer, "client_axis", False)
+        known = type(layer) in CLIENT_AXIS or getattr(layer, "client_axis", False) or uses_batch_statistics(layer)
         if leaf and not known and (name or type(layer).__module__.startswith("torch.")):
             return f"{type(layer).__name__} has no client-axis form"
     if model.buffers():

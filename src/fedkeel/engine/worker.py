@@ -145,6 +145,13 @@ class Site:
         """A copy where the client's own model is asked about, whose gradient may be in use."""
         return point.clone() if point.data_ptr() == self.worker.model.flat.data_ptr() else point
 
+    def first_batch_gradient(self, point: Tensor) -> Tensor:
+        """The gradients at other points `[clients, params]`, on the batches of the clients' first steps."""
+        now, self.batch = self.batch, self.batches.at(0, len(point))
+        found, _ = self._gradient(point.clone(), self.batch)
+        self.batch = now
+        return found
+
     def full_gradient(self, point: Tensor) -> Tensor:
         """The exact mean gradient over each client's data, `[clients, params]`."""
         model, clients, now = self.worker.model, self.clients, self.batch

@@ -312,3 +312,14 @@ def last_n(history: History, n: int) -> float | None:
     """
     late = [r["accuracy"] for r in history if r["round"] > history[-1]["round"] - n and r["accuracy"] is not None]
     return statistics.mean(late) if late else None
+
+
+def late_mean(history: History, column: str) -> float | None:
+    """Mean of a column over the rounds at the end that `window` counts; None where it is in none of them.
+
+    >>> late_mean(History({"round": t, "train_loss": 9.0 - t} for t in range(9)), "train_loss")
+    1.5
+    """
+    first = history[-1]["round"] - window(history[-1]["round"])
+    late = [row[column] for row in history if row["round"] > first and row.get(column) is not None]
+    return statistics.mean(late) if late else None

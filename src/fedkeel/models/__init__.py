@@ -16,12 +16,12 @@ from .linear import softmax_regression
 from .lstm import LSTM
 from .msdnet import msdnet24
 from .resnet import resnet8, resnet18, resnet20, resnet50, resnet110
-from .text import shakespeare_lstm, stackoverflow_lstm
+from .text import sent140_lstm, shakespeare_lstm, stackoverflow_lstm
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     softmax_regression, gel_cnn, fathom_cnn, deltasgd_cnn, lenet, small_lenet,
     resnet8, resnet18, resnet20, resnet50, resnet110, resnet110_exits, exit_net, msdnet24,
-    shakespeare_lstm, stackoverflow_lstm, mobilenet_v2, vit_b16, distilbert,
+    shakespeare_lstm, stackoverflow_lstm, sent140_lstm, mobilenet_v2, vit_b16, distilbert,
 )  # fmt: skip
 MODELS = {make.__name__: make for make in _ALL}
 

@@ -28,6 +28,8 @@ class Block(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
+    shortcuts = ("project",)
+
     def __init__(self, inside: int, width: int, stride: int, norm: Norm, project: bool, expansion: int = 1) -> None:
         super().__init__()
         deep, outside = expansion > 1, width * expansion
@@ -77,9 +79,18 @@ class ResNet(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(layer.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def represent(self, x: Tensor) -> Tensor:
+        """What the last layer classifies: the mean over the image of the last block's channels."""
         x = self.blocks(F.relu(self.norm(self.conv(x))))
-        return self.dense(x.mean((-2, -1)))  # type: ignore[no-any-return]
+        return x.mean((-2, -1))
+
+    def classify(self, z: Tensor) -> Tensor:
+        """The scores of representations."""
+        scores: Tensor = self.dense(z)
+        return scores
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.represent(x))
 
 
 def resnet8(classes: int = 10, norm: str = "group", groups: int = 2) -> ResNet:

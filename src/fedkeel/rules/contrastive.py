@@ -21,8 +21,10 @@ class Contrastive(Rule):
 
     z is what the model being trained makes of a sample, z_received what the received model does, z_previous what
     the client's model at the end of its last round does. At a client's first participation that is the received
-    model, and the term has no gradient. An `nn.Sequential` that ends in a linear layer is cut before it; any other
-    model must have `represent(x) -> z` and `classify(z) -> output`, with `forward(x) = classify(represent(x))`:
+    model, and the term has no gradient. Where a model has a z for each place of a text, the term is the mean over
+    places. An `nn.Sequential` that ends in a linear layer, and our ResNets and LSTMs, are cut before the last layers;
+    any other model must have `represent(x) -> z` and `classify(z) -> output`, with
+    `forward(x) = classify(represent(x))`:
 
         class Net(nn.Module):
             def represent(self, x): return self.head(self.body(x))
@@ -52,7 +54,10 @@ class Contrastive(Rule):
         assert z is not None
         previous = me.memory["previous"]
         received = me.site.represent(me.x.expand_as(previous))
-        return losses + self.mu * contrast(z, received, me.site.represent(previous), self.temperature)
+        found = contrast(z, received, me.site.represent(previous), self.temperature)
+        if found.ndim > losses.ndim:  # a representation for each place of a text: their mean
+            found = found.flatten(losses.ndim).mean(-1)
+        return losses + self.mu * found
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
         return Up(memory={"previous": y})

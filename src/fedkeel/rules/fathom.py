@@ -31,6 +31,10 @@ class Fathom(Rule):
     and counts as if its batch were full). The values start at the client optimizer's lr, `epochs` and `batch_size`,
     which take the place of the run's, and stay within their bounds. steps: "ceil" or "floor".
 
+    eq12: "code", as above and as the author's code has it, or "paper", equation 12 as it is printed: y before the step,
+    from the second step on and once more after the last one, and phi = lr sum_i p_i phi_i. The gradient after the last
+    step is an extra one, on the batch of the client's first step.
+
     >>> Fathom(epochs=2).epochs_max
     10.0
     """
@@ -48,6 +52,7 @@ class Fathom(Rule):
     batch_min: float = 1
     batch_max: float = 5096
     steps: str = "ceil"
+    eq12: str = "code"
 
     keeps_linear: ClassVar[bool] = True  # it does not change the steps
 
@@ -58,6 +63,7 @@ class Fathom(Rule):
         keep(self, POSITIVE, "epochs", "epochs_min", "epochs_max")
         keep(self, Range(1, 1e9), "batch_size", "batch_min", "batch_max")
         check(self.steps in ("ceil", "floor"), self, "steps", "'ceil' or 'floor'", self.steps)
+        check(self.eq12 in ("code", "paper"), self, "eq12", "'code' or 'paper'", self.eq12)
         for name in ("lr", "epochs", "batch"):
             low, high = self.bounds(name)
             check(high >= low, self, f"{name}_max", f">= {name}_min", high)
@@ -88,23 +94,34 @@ class Fathom(Rule):
         return {"phi": torch.full_like(me.steps, torch.inf)}
 
     def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        before = me.x - y if self.eq12 == "paper" else None
         g, value = go(y, batch)
-        me.notes["phi"].copy_(torch.minimum(me.notes["phi"], cosine(g, me.x - y)))
+        if before is None:
+            _lower(me, cosine(g, me.x - y))
+        elif batch.step > 0:  # before the first step there is no direction to compare with
+            _lower(me, cosine(g, before))
         return g, value
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
+        if self.eq12 == "paper":
+            _lower(me, cosine(me.site.first_batch_gradient(y), me.x - y))
         return Up(scalars={"phi": me.notes["phi"]})
 
     def serve(self, server: Tensors, up: Reports, view: View) -> tuple[Tensors, Tensor]:
         d, s = -up.delta, server["s"]
         a = self.smoothing
         h, phi = cosine(d.double(), s.double())[0].cpu(), up.average("phi").double().cpu()
+        phi = phi * server["lr"] if self.eq12 == "paper" else phi
         growth = {"lr": self.gamma_lr * h, "epochs": self.gamma_epochs * (h + phi), "batch": -self.gamma_batch * phi}
         tuned = {name: (server[name] * g.exp()).clamp(*self.bounds(name)) for name, g in growth.items()}
         return tuned | {"s": (1 - a) * d + a * s, "h": h, "phi": phi}, up.delta
 
     def report(self, server: Tensors, up: Reports, view: View) -> dict[str, float]:
         return {"h": float(server["h"]), "phi": float(server["phi"])}
+
+
+def _lower(me: Me, found: Tensor) -> None:
+    me.notes["phi"].copy_(torch.minimum(me.notes["phi"], found))
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

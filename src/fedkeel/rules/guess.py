@@ -27,7 +27,7 @@ WITH_LEVELS = 5  # guesses with levels if the expected steps are unknown: GEL's 
 
 @dataclass(frozen=True, repr=False)
 class Guess(Rule):
-    """After the real steps, continue without gradients (Dhasade, Kermarrec, Pires 2021, 2025).
+    """After the real steps, continue without gradients (Dhasade et al. 2021, Boukhari et al. 2025).
 
     The gradient of a guessed step is a proxy: zero, where the velocity coasts (SGD with momentum a):
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import recipes
 from ..algorithm import Algorithm
+from ..data.describe import describe
 from ..engine.threads import MODES, Threads
 from ..errors import InputError
+from ..pretrained import checksum_of
 from ..ranges import COUNT, SEED, Range
 from ..round import Job
 from ..rules import Schedule
@@ -205,6 +208,7 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
     return {
         "fedkeel": __version__,
         "task": task.spec or task.name,
+        "data": describe(task.data),
         "algorithm": job.algorithm.spec or job.algorithm.title,
         "parameters": job.algorithm.parameters(),
         "world": job.world.parameters(),
@@ -216,10 +220,25 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
         "chunk": engine.chunk,
         "compile": engine.compiled,
         "target": task.target,
+        **start_of(task),
         **({} if deadline is None else {"deadline_seconds": deadline}),  # in the world it may be a percentile
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
     }
+
+
+def start_of(task: Task) -> dict[str, str]:
+    """The checksum of the file that a task's model starts from, for the configuration; nothing if there is none."""
+    return {} if task.pretrained is None else {"pretrained": checksum_of(Path(task.pretrained))}
+
+
+def check_start(config: dict[str, Any], task: Task) -> None:
+    """Refuse to go on with a task whose model starts from another file than the run's did."""
+    known, found = config.get("pretrained"), start_of(task).get("pretrained")
+    if known != found:
+        own = "from no file" if known is None else f"from a file with the checksum {known[:12]}"
+        this = "names no file" if found is None else f"has {task.pretrained} with the checksum {found[:12]}"
+        raise InputError(f"This run's model started {own}; the task {this}.")
 
 
 def task_of(config: dict[str, Any]) -> Task:

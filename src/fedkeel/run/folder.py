@@ -136,7 +136,7 @@ def check_new(folder: Path, overwrite: bool) -> None:
 
 def check_own(folder: Path) -> None:
     """Refuse to write over files of our names in a directory that fedkeel did not write."""
-    for name in (*sorted(FILES), str(STATE), str(PREVIOUS)):
+    for name in (*sorted(FILES - {STOP}), str(STATE), str(PREVIOUS)):
         if (folder / name).exists() and not _is_marked(folder):
             raise InputError(f"{folder / name} was not written by fedkeel. Choose another directory for the run.")
 

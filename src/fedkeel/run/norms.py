@@ -13,7 +13,7 @@ from ..algorithm import Algorithm
 from ..errors import StabilityWarning
 
 # Honest norms differ by steps, samples and data: in short runs of named tasks they reached 18 times the usual norm
-# where clients share a rate, and 117 times where each finds its own (DeltaSGD).
+# where clients share a rate, and 117 times where each finds its own (DeltaSGD): benchmarks/update_norms.py.
 FACTOR = 1000.0
 WINDOW = 20  # rounds
 
@@ -37,18 +37,22 @@ class NormWatch:
     def __call__(self, round: int, total: Sums) -> None:
         if self.warned or not total.clients:
             return
-        norms = torch.cat(total.update_norms).flatten().tolist()
-        median, largest = statistics.median_low(norms), max(norms)
-        earlier = statistics.median_low(self.medians) if self.medians else 0.0
-        usual = max(earlier, median) if len(norms) > 1 else earlier
-        self.medians.append(median)
-        if usual > 0 and largest > FACTOR * usual:
+        client, norm, ratio = self.compare(total)
+        if ratio > FACTOR:
             self.warned = True
-            client = total.clients[norms.index(largest)]
             warnings.warn(
-                f"The update of client {client} in round {round} has norm {largest:.3g}, {largest / usual:.3g} times "
+                f"The update of client {client} in round {round} has norm {norm:.3g}, {ratio:.3g} times "
                 "the usual one, and moves the model. If the client may be at fault, add +guard to limit such updates, "
                 "or use +median, +trimmed or +krum.",
                 StabilityWarning,
                 stacklevel=4,
             )
+
+    def compare(self, total: Sums) -> tuple[int, float, float]:
+        """The client with the largest norm, that norm, and how many times the usual one it is (0: none is known)."""
+        norms = torch.cat(total.update_norms).flatten().tolist()
+        median, largest = statistics.median_low(norms), max(norms)
+        earlier = statistics.median_low(self.medians) if self.medians else 0.0
+        usual = max(earlier, median) if len(norms) > 1 else earlier
+        self.medians.append(median)
+        return total.clients[norms.index(largest)], largest, largest / usual if usual > 0 else 0.0

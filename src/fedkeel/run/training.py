@@ -31,7 +31,7 @@ from ..settings import check_keywords, takes_settings
 from ..task import Task
 from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
-from .config import RunConfig, algorithm_of, configuration, task_of, world_of
+from .config import RunConfig, algorithm_of, check_start, configuration, task_of, world_of
 from .dry_run import first_clock, reached, timed, with_budget
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
@@ -350,6 +350,7 @@ def _go_on(
 ) -> Run:
     """Continue a stopped run; the caller holds the lock of its directory."""
     chosen = RunConfig.from_config(config)
+    check_start(config, task)
     tested = chosen.prepared(task)
     identity = Identity(config, identity_of(tested.data))
     algorithm, world = algorithm or algorithm_of(config), world or world_of(config)
@@ -380,6 +381,7 @@ def load(folder: str | os.PathLike[str], task: Task | None = None) -> Run:
     known = read_run(path)
     config, chosen = known.config, RunConfig.from_config(known.config)
     task = task or task_of(config)
+    check_start(config, task)
     tested = chosen.prepared(task)
     identity = Identity(config, identity_of(tested.data))
     if capacity := config["parameters"].get("capacity"):  # the model may be the one the task keeps for levels

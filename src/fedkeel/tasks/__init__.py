@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .. import grammar
@@ -29,13 +30,14 @@ TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make f
 
 
 def get(text: str) -> Task:
-    """The task of this name, with its parameters.
+    """The task of this name, with its parameters; every task has `pretrained`, the safetensors file it starts from.
 
-    >>> get("synthetic").name
-    'synthetic'
+    >>> get("synthetic").name, get("synthetic:pretrained=/tmp/start.safetensors").pretrained
+    ('synthetic', '/tmp/start.safetensors')
     """
     make, values = find(text)
-    return make(**values)
+    file = values.pop("pretrained", None)
+    return make(**values) if file is None else replace(make(**values), pretrained=file)
 
 
 def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
@@ -51,7 +53,7 @@ def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     for key in values:
-        if key not in (known := inspect.signature(TASKS[name]).parameters):
+        if key not in (known := [*inspect.signature(TASKS[name]).parameters, "pretrained"]):
             raise unknown(f"parameter of task {name}", key, known)
     return TASKS[name], values
 

@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100 dealt out to 100 clients, as in the GHBM paper, and a small CIFAR-10 for quick studies."""
 
+import warnings
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
 from ..data.augment import CropFlip
+from ..errors import StabilityWarning, check
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
@@ -19,26 +21,28 @@ from .splitting import dealt
 MEAN = np.array([125.307, 122.950, 113.865], np.float32).reshape(3, 1, 1)
 STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)
 Net = Literal["lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "resnet110_exits", "msdnet24"]
+Norm = Literal["group", "batch"]
 
 
 def cifar10(
     alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "lenet", augment: bool = True,
-    seed: int = 0,
+    seed: int = 0, norm: Norm = "group",
 ) -> Task:  # fmt: skip
     """CIFAR-10 in the setting of the GHBM paper: 100 clients of 500 pictures, batches of 64, one local epoch.
 
     alpha: 0 gives every client one class; the larger, the more alike clients are. augment: random crops and
-    flips. seed: of the partition.
+    flips. seed: of the partition. norm: of ResNets, "group" (2 groups) or "batch", by the statistics of the batch, in
+    training and at test, as in GEL's ResNet-8.
     """
-    return _task(named(cifar10, locals()), 10, model, augment, alpha, clients, partition, seed)
+    return _task(named(cifar10, locals()), 10, model, augment, alpha, clients, partition, seed, norm)
 
 
 def cifar100(
     alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "resnet20", augment: bool = True,
-    seed: int = 0,
+    seed: int = 0, norm: Norm = "group",
 ) -> Task:  # fmt: skip
     """CIFAR-100, 100 fine classes, in the setting of the GHBM paper: as `cifar10`, with ResNet-20 or LeNet."""
-    return _task(named(cifar100, locals()), 100, model, augment, alpha, clients, partition, seed)
+    return _task(named(cifar100, locals()), 100, model, augment, alpha, clients, partition, seed, norm)
 
 
 def cifar10_small(alpha: float = 0, clients: int = 100, partition: str = "dirichlet", seed: int = 0) -> Task:
@@ -46,9 +50,14 @@ def cifar10_small(alpha: float = 0, clients: int = 100, partition: str = "dirich
     return _task(named(cifar10_small, locals()), 10, "small_lenet", False, alpha, clients, partition, seed)
 
 
-def _task(name: Name, classes: int, model: str, augment: bool, alpha: float, clients: int, how: str, seed: int) -> Task:
+def _task(
+    name: Name, classes: int, model: str, augment: bool, alpha: float, clients: int, how: str, seed: int,
+    norm: Norm = "group",
+) -> Task:  # fmt: skip
+    choice = model in ("resnet8", "resnet18", "resnet20", "resnet50", "resnet110")
+    check(choice or norm == "group", name["name"], "norm", f"left out with {model}, which has no choice of it", norm)
     return Task(
-        model=partial(MODELS[model], classes=classes),
+        model=partial(MODELS[model], classes=classes, **({"norm": norm} if norm != "group" else {})),
         loss=cross_entropy,
         data=_data(store.folder(f"cifar{classes}"), classes, model == "small_lenet", alpha, clients, how, seed),
         batch_size=64,
@@ -67,6 +76,10 @@ def _data(folder: Path, classes: int, small: bool, alpha: float, clients: int, h
         tx, ty = read.cifar10(folder / "test_batch.bin")
     else:
         (x, y, _), (tx, ty, _) = (read.cifar100(folder / name) for name in ("train.bin", "test.bin"))
+        if (len(y), len(ty)) != (50_000, 10_000):
+            part = f"{folder} has {len(y):,} training and {len(ty):,} test pictures"
+            why = "the whole CIFAR-100 has 50,000 and 10,000, so accuracies do not compare with those of papers"
+            warnings.warn(f"{part}; {why}.", StabilityWarning, stacklevel=2)
     return dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
 
 

@@ -1,5 +1,6 @@
 """Samples without owners, dealt out to clients; and a check of labels out of files."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def dealt(train: Pair, test: Pair, clients: int, how: str, alpha: float, seed: i
     if how not in PARTITIONS:
         raise unknown("partition", str(how), PARTITIONS)
     x, y = train
-    if not how.startswith("dirichlet"):
-        return FederatedData.from_arrays(x, y, partition.PARTITIONS[how](y, clients=clients, seed=seed), test)
-    make = partition.PARTITIONS["dirichlet" if alpha == 0 else how]
-    return FederatedData.from_arrays(x, y, make(y, clients, alpha, seed=seed), test)
+    values: dict[str, Any] = {"clients": clients, "seed": seed}
+    if how.startswith("dirichlet"):
+        how, values["alpha"] = "dirichlet" if alpha == 0 else how, alpha
+    return FederatedData.from_arrays(x, y, partial(partition.PARTITIONS[how], **values), test)

@@ -7,8 +7,8 @@ written out: on models this small, recording a graph and walking back through it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Lockstep:
         self.task, self.model, self.split = task, model, Split(model)
         self.plain = plain_gradients(task, model) if compiled is None else compiled
         self.outputs = outputs_of(model)
-        self.both: Callable[..., tuple[Tensor, Tensor]] = vmap(self.split.at)
+        self.both: Callable[..., tuple[Tensor, Tensor]] = along_clients(model, self.split.at)
 
     def start(self, x: Tensor, clients: int) -> Tensor:
         """The clients' starting points `[clients, params]`."""
@@ -43,7 +43,7 @@ class Lockstep:
 
     def represent(self, point: Tensor, batch: Batch) -> Tensor:
         """The batches as other models `[clients, params]` represent them."""
-        return self.split.represent(self.both, point, batch.x)
+        return self.split.represent(self.both, point, batch.x, batch.share)
 
     def __call__(
         self, y: Tensor, batch: Batch, loss: Losses | None = None, represents: bool = False
@@ -53,8 +53,9 @@ class Lockstep:
             return self.plain(y, batch.x, batch.y, batch.share)
 
         def values(leaf: Tensor) -> Tensor:
-            z, output = self.both(leaf, batch.x) if represents else (None, self.outputs(leaf, batch.x))
-            return mean(loss(z, output, batch.y), batch.share)
+            x, share = batch.x, batch.share
+            z, output = self.both(leaf, x, share) if represents else (None, self.outputs(leaf, x, share))
+            return mean(loss(z, output, batch.y), share)
 
         g, value = differentiate(values, y)
         return g, value[:, None]
@@ -69,14 +70,48 @@ def differentiate(values: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Te
     return d, found.detach()
 
 
-def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor], Tensor]:
-    """`outputs(models [clients, params], inputs)` of any module that vmap can follow."""
+def outputs_of(model: FlatModel) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """`outputs(models [clients, params], inputs, shares or None)` of any module that vmap can follow."""
 
     def one(vector: Tensor, x: Tensor) -> Tensor:
         output: Tensor = functional_call(model.module, model.views(vector), (x,))
         return output
 
-    return vmap(one)
+    return along_clients(model, one)
+
+
+def uses_batch_statistics(layer: nn.Module) -> bool:
+    """Whether a layer normalises by the statistics of its batch and keeps none, so that samples affect each other."""
+    return type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d) and not layer.track_running_stats
+
+
+def along_clients(model: FlatModel, one: Callable[..., Any]) -> Callable[..., Any]:
+    """`all(models, inputs, shares or None)`, from `one(model, inputs)`: a tensor or a tuple of tensors.
+
+    Where samples of a batch affect each other, padding would enter the statistics. There, clients with equally many
+    real samples run together, without the padding; outputs of padding are 0.
+    """
+    every: Callable[..., Any] = vmap(one)
+    mixes = any(uses_batch_statistics(layer) for layer in model.module.modules())
+
+    def padded(vectors: Tensor, x: Tensor, share: Tensor | None) -> Any:
+        if share is None or not mixes:
+            return every(vectors, x)
+        real = (share > 0).sum(1)
+        groups = [(real == count).nonzero()[:, 0] for count in sorted(set(real.tolist()))]
+        found = [every(vectors[rows], x[rows, : max(1, int(real[rows[0]]))]) for rows in groups]
+        back = torch.cat(groups).argsort()
+        if isinstance(found[0], Tensor):
+            return _joined(found, back, x.shape[1])
+        return tuple(_joined(parts, back, x.shape[1]) for parts in zip(*found, strict=True))
+
+    return padded
+
+
+def _joined(parts: Sequence[Tensor], back: Tensor, width: int) -> Tensor:
+    """The rows of groups in the order `back`, each row filled up with zeros to `width` samples."""
+    ends = [[0, 0] * (part.ndim - 2) + [0, width - part.shape[1]] for part in parts]
+    return torch.cat([nn.functional.pad(part, end) for part, end in zip(parts, ends, strict=True)])[back]
 
 
 def losses_of(loss: Loss, output: Tensor, y: Tensor) -> Tensor:
@@ -105,7 +140,7 @@ def plain_gradients(task: Task, model: FlatModel) -> Plain:
         return layers.backward(kept, d), mean(losses, share)[:, None]
 
     def by_autograd(y: Tensor, x: Tensor, target: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-        g, value = differentiate(lambda leaf: mean(losses_of(task.loss, outputs(leaf, x), target), share), y)
+        g, value = differentiate(lambda leaf: mean(losses_of(task.loss, outputs(leaf, x, share), target), share), y)
         return g, value[:, None]
 
     return by_autograd if layers is None else by_hand

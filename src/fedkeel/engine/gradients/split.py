@@ -32,7 +32,7 @@ class Split(nn.Module):
         return both
 
     @torch.no_grad()
-    def represent(self, at: Callable[..., tuple[Tensor, Tensor]], *arguments: Tensor) -> Tensor:
+    def represent(self, at: Callable[..., tuple[Tensor, Tensor]], *arguments: Tensor | None) -> Tensor:
         """Representations only, in evaluation mode: no dropout, no statistics moved."""
         was = self.module.training
         self.module.eval()

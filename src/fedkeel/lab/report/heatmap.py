@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...errors import InputError, MissingExtra, is_number
 from ..stats import interval
-from ..sweep.grid import METRICS, Choice, Scored, written
+from ..sweep.grid import BY, LESS, Choice, Scored, written
 
 BAR, LISTED = 40, 12  # characters of the longest bar, lines of the longest list
 
@@ -21,7 +21,7 @@ BAR, LISTED = 40, 12  # characters of the longest bar, lines of the longest list
 def draw(choice: Choice, console: Console) -> None:
     """Show all cells and the verdict."""
     keys = choice.grid.keys
-    console.print(Text(f"{METRICS[choice.metric]}, mean over seeds; * is the best", style="dim"))
+    console.print(Text(f"{BY[choice.by]}, mean over seeds; * is the best", style="dim"))
     if len(keys) == 2 and not choice.grid.ranges:
         console.print(_map(choice))
     else:
@@ -36,7 +36,7 @@ def verdict(choice: Choice) -> list[str]:
     if best is None or best.values is None:
         return [f"No cell has a number: {', '.join(sorted({one.word for one in choice.ranked}))}."]
     half = interval(best.values)
-    style = ".1f" if choice.metric == "rounds" else ".4f"
+    style = ".1f" if choice.by == "test_rounds" else ".4f"
     lines = [f"Best: {best.arm.name}  {best.word}" + (f" ± {half:{style}} (95 %)" if half is not None else "")]
     if choice.runner_up is not None:
         answer = {
@@ -47,6 +47,8 @@ def verdict(choice: Choice) -> list[str]:
         lines.append(f"Runner-up: {choice.runner_up.arm.name}  {choice.runner_up.word}, {answer}.")
     if choice.on_edge:
         lines.append(f"Warning: the best lies on the grid's edge in {', '.join(choice.on_edge)}; widen the grid.")
+    if choice.by.startswith("test_"):
+        lines.append("Chosen on test data: the best cell's test accuracy is too good. Report new seeds, or use --by.")
     return lines
 
 
@@ -67,7 +69,7 @@ def _cell(choice: Choice, one: Scored | None) -> Text:
         return Text(f"{one.word} ", style="dim")
     means = [other.mean for other in choice.ranked if other.mean is not None]
     share = (one.mean - min(means)) / ((max(means) - min(means)) or 1.0)
-    heat = 1 - share if choice.metric == "rounds" else share
+    heat = 1 - share if choice.by in LESS else share
     blue = f"rgb({round(235 - 205 * heat)},{round(243 - 143 * heat)},{round(250 - 60 * heat)})"
     mark = "*" if one is choice.best else " "
     return Text(f" {one.word}{mark}", style=f"{'white' if heat > 0.5 else 'black'} on {blue}")
@@ -109,13 +111,13 @@ def save(choice: Choice, file: Path) -> None:
     if len(keys) == 1:
         points = [(written(v), mean) for v in first if (mean := means[(written(v),)]) is not None]
         axes.plot([name for name, _ in points], [mean for _, mean in points], marker="o")
-        axes.set(xlabel=keys[0], ylabel=METRICS[choice.metric])
+        axes.set(xlabel=keys[0], ylabel=BY[choice.by])
     else:
         second = _values(choice, 1)
         rows = [[means.get((written(a), written(b))) for b in second] for a in first]
         grid = np.array(rows, dtype=np.float64)  # None becomes nan, which is not drawn
-        colours = "Blues_r" if choice.metric == "rounds" else "Blues"
-        figure.colorbar(axes.imshow(grid, aspect="auto", cmap=colours), ax=axes, label=METRICS[choice.metric])
+        colours = "Blues_r" if choice.by in LESS else "Blues"
+        figure.colorbar(axes.imshow(grid, aspect="auto", cmap=colours), ax=axes, label=BY[choice.by])
         axes.set(xlabel=keys[1], ylabel=keys[0])
         axes.set_xticks(range(len(second)), [written(v) for v in second])
         axes.set_yticks(range(len(first)), [written(v) for v in first])

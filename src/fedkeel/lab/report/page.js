@@ -237,6 +237,7 @@ function verdictPart() {
   const said = doc.verdict;
   return [
     make("h1", {}, `${doc.task}, ${doc.arms.length} algorithm${doc.arms.length > 1 ? "s" : ""}`),
+    doc.data ? make("p", { class: "faint", id: "data-words" }, doc.data) : null,
     make("p", { class: "headline", id: "headline" }, said.headline),
     make("ul", { class: "points" }, ...said.points.map(text => make("li", {}, text))),
     ...said.warnings.map(text => make("p", { class: "warning" }, text)),

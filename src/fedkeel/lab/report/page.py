@@ -56,6 +56,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[ve
     return {
         "title": f"fedkeel: {names[0]}",
         "task": names[0],
+        "data": next((run.config["data"] for run in all_runs(groups) if "data" in run.config), ""),
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "fedkeel": __version__,
         "metric": compared.metric,

@@ -1,4 +1,4 @@
-"""One live line per run; silent where the output is no terminal."""
+"""What the data are and one live line per run; silent where the output is no terminal, but for what -v asks for."""
 
 from __future__ import annotations
 
@@ -34,10 +34,16 @@ class Watching(Progress):
         self.lines: dict[tuple[str, int], TaskID] = {}
         self.best: dict[tuple[str, int], float] = {}
         self.described: set[str] = set()
+        self.begun = False
         self.has_kernels = False  # a run would be faster with --compile
 
     def began(self, config: dict[str, Any]) -> None:
-        """Say once per algorithm what was chosen."""
+        """Say once what the data are and, with -v, once per algorithm what was chosen."""
+        wanted = self.verbose or self.console.is_terminal
+        if wanted and not self.begun and "data" in config:  # missing in run directories of earlier versions
+            head = f"{config['task']}: {config['data']}"
+            self.console.print(head, style="dim", soft_wrap=True, highlight=False, markup=False)
+        self.begun = True
         self.has_kernels |= HINT in config.get("engine_reason", "")
         deadline, seconds = config["world"].get("deadline"), config.get("deadline_seconds")
         if isinstance(deadline, str) and (said := f"seed {config['seed']}: {deadline}") not in self.described:

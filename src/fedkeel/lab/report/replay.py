@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...data.show import holdings
+from ...data.describe import holdings
 from ...errors import FedkeelError, InputError
 from ...run.checkpoint import load_model
 from ...run.config import DTYPES, task_of, world_of

@@ -80,7 +80,8 @@ class Reader:
             if not folder.is_dir():
                 raise InputError(f"{folder} is not the directory of a run or of a comparison.")
             rank = {name: place for place, name in enumerate(_planned(folder)[0])}
-            runs = [self.one(file.parent) for file in sorted(folder.rglob("history.jsonl"))]
+            places = {file.parent for file in chain(folder.rglob(HISTORY), folder.rglob(OUTCOME))}
+            runs = [self.one(place) for place in sorted(places)]
             for run in sorted(runs, key=lambda run: (rank.get(run.name, len(rank)), run.config["seed"])):
                 found.setdefault(run.folder.resolve(), run)
         groups = arms(list(found.values()))
@@ -164,7 +165,8 @@ def not_started(folders: Sequence[Path]) -> list[tuple[str, int]]:
 
 def _planned(folder: Path) -> tuple[list[str], list[int]]:
     """The algorithms and the seeds of the comparison in a folder; none without one."""
-    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    whole = (folder / CONFIG).exists() or (folder / "summary.json").exists()  # a comparison that ended has both
+    config = read_json(folder / CONFIG) if whole else {}
     names, seeds = config.get("algorithms"), config.get("seeds")
     if not isinstance(names, list) or not isinstance(seeds, list):
         return [], []

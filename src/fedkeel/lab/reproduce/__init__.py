@@ -1,3 +1,13 @@
-"""The papers' tables and figures, run again: a plan read from a TOML file, carried out, judged, written as a page."""
+"""The papers' tables and figures, run again: a plan read from a TOML file, carried out, judged, written as a page.
 
-SCALES = ("small", "paper")
+plan.py         what is run: panels, arms, claims      carry_out.py  tunes and runs, reads what is known
+record.py       a finished run as one small file       estimate.py   how long the rest takes here
+verdict.py      whether a claim holds                  page.py       one page per study      index.py  all of them
+"""
+
+HEADINGS = {
+    "paper": "At the paper's setting",
+    "near": "Near the paper's setting",
+    "stand-in": "On a stand-in",
+    "not run": "Not run",
+}

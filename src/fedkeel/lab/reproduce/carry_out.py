@@ -1,106 +1,224 @@
-"""Runs the arms of a plan; runs that are done are read, runs that were stopped go on."""
+"""Runs the arms of a plan: grids are tuned first, runs that are known are read, runs that were stopped go on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from ...errors import InputError, MissingExtra
-from ...files import plain, read_json
-from ...run.config import SharedConfig
-from ...run.history import History
-from .. import study
-from ..report.progress import Watching
+from ... import recipes
+from ...errors import InputError
+from ...files import read_json, remove_leftovers, write_json
+from ...run.history import History, Row
+from ...task import Task
 from ..stats import Arm
-from ..study import Study
-from .plan import Line, Panel, Plan
-from .verdict import score
+from ..study import Study, one_run
+from ..sweep.grid import VALIDATION, Choice, Grid
+from .plan import Line, Panel, Plan, written
+from .record import Record, Wanted
 
+EXTENSIONS = 3  # of a grid whose best value is at its edge
 Runs = dict[str, Arm]  # algorithm -> its runs
-Watch = Callable[[Study], AbstractContextManager[Watching]]  # shows the runs of a study
+Choices = dict[str, Choice]  # arm -> what was chosen from its grid
+Obtain = Callable[[Wanted], Record | None]  # runs it, or looks whether it is known
+Watch = Callable[[Wanted, Row], Any]  # sees a run and its rows; a known run's last row
 
 
 @dataclass
 class Measured:
-    """What the runs of a panel gave: for each arm its algorithms and their runs, or why there are none."""
+    """What the runs of a panel gave."""
 
     panel: Panel
-    arms: dict[str, Runs] = field(default_factory=dict)
-    tried: dict[str, dict[str, float]] = field(default_factory=dict)  # arm -> algorithm -> score on the tuning seed
-    why_not: str | None = None
+    choices: Choices = field(default_factory=dict)
+    arms: dict[str, Runs] = field(default_factory=dict)  # those that have a run
+    records: list[Record] = field(default_factory=list)  # of the reported runs
 
     def histories(self, arm: str) -> list[History]:
         """Of all algorithms and seeds of an arm."""
         return list(chain.from_iterable(one.histories for one in self.arms[arm].values()))
 
     @property
-    def wall_seconds(self) -> float:
-        """Of the reported runs."""
-        return float(sum(h[-1]["wall_seconds"] for h in chain.from_iterable(map(self.histories, self.arms))))
+    def edges(self) -> dict[str, list[str]]:
+        """By arm, the keys whose best value is still at the edge of the grid."""
+        return {arm: found for arm, choice in self.choices.items() if (found := open_edges(choice))}
 
 
-def carry_out(plan: Plan, root: Path, watch: Watch) -> list[Measured]:
-    """Run every panel below `root`; a panel whose data or algorithm are not here says so, the others go on."""
-    done: dict[str, Measured] = {}
+class Lazy:
+    """A panel's task, made when the first run needs it: where all runs are known, no data are read."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.panel = panel
+        self.task: Task | None = None
+
+    def made(self) -> Task:
+        if self.task is None:
+            self.task = study_of(self.panel, next(iter(self.panel.arms.values())), "fedavg", 0).made_task()
+        return self.task
+
+
+class Place:
+    """Where runs are made and where their records are.
+
+    runs: the run directories. records: the small files; None: beside the runs.
+    """
+
+    def __init__(self, plan: Plan, runs: Path, records: Path | None = None) -> None:
+        self.runs = runs / plan.name
+        self.records = self.runs / "records" if records is None else records / plan.name / "runs"
+
+    def record_of(self, wanted: Wanted) -> Path:
+        return self.records / wanted.place.with_suffix(".json")
+
+    def known(self, wanted: Wanted) -> Record | None:
+        """The record of this run, if it was finished before."""
+        return Record.read(self.record_of(wanted), wanted)
+
+    def run(self, wanted: Wanted, task: Lazy, watch: Watch) -> Record:
+        """Read, resume or run it."""
+        record = self.known(wanted)
+        if record is None:
+            folder = self.runs / wanted.place
+            settings = folder.with_suffix(".settings.json")
+            if settings.exists():  # a run that an earlier version of the study left here is not this one's
+                wanted.compare(settings, read_json(settings))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for file in (settings, self.record_of(wanted)):
+                remove_leftovers(file)
+            write_json(settings, wanted.settings())
+
+            def row(text: str, seed: int, row: Row) -> Any:
+                return watch(wanted, row)
+
+            history, status = one_run(wanted.study, task.made(), wanted.text, wanted.seed, folder, row)
+            record = Record.of(history, status)
+            record.write(self.record_of(wanted), wanted)
+        else:
+            watch(wanted, record.history[-1])
+        return record
+
+
+def carry_out(plan: Plan, place: Place, watch: Watch, compile: bool = False) -> Iterator[Measured]:
+    """Run the panels one after the other, in each one seed after the other."""
+    choices: dict[str, Choices] = {}
     for panel in plan.panels:
-        measured = done[panel.name] = Measured(panel, why_not=panel.skip)
-        if panel.skip is not None:
-            continue
-        try:
-            if panel.tuned_on is None:
-                measured.tried = _tune(panel, root / panel.folder / "tuning", watch)
-            elif panel.tuned_on in done and done[panel.tuned_on].tried:
-                measured.tried = done[panel.tuned_on].tried
-            else:
-                raise InputError(f"the rates were to be tuned on '{panel.tuned_on}', which was not run")
-            measured.arms = _arms(panel, measured.tried, root / panel.folder, watch)
-        except (InputError, MissingExtra) as error:
-            done[panel.name] = Measured(panel, why_not=str(error))
-    return list(done.values())
+        task = Lazy(panel)
+
+        def run(wanted: Wanted, task: Lazy = task) -> Record:
+            return place.run(wanted.compiled(compile), task, watch)
+
+        yield _measure(panel, choices, run)
 
 
-def _tune(panel: Panel, out: Path, watch: Watch) -> dict[str, dict[str, float]]:
-    """Every algorithm of the grids of which the best is taken, on the tuning seed; one that diverges is never best."""
-    tried: dict[str, dict[str, float]] = {}
+def read(plan: Plan, place: Place) -> Iterator[Measured]:
+    """What is known of every panel; nothing is run."""
+    choices: dict[str, Choices] = {}
+    for panel in plan.panels:
+        yield _measure(panel, choices, place.known)
+
+
+def _measure(panel: Panel, choices: dict[str, Choices], obtain: Obtain) -> Measured:
+    """The runs of a panel, as far as they can be obtained."""
+    if panel.tuned_on is None:
+        tuned = {arm.name: _tune(panel, arm, obtain) for arm in panel.arms.values() if arm.tuned}
+        choices[panel.name] = {name: choice for name, choice in tuned.items() if choice is not None}
+    elif panel.tuned_on not in choices:
+        raise InputError(f"The rates of '{panel.name}' are chosen in '{panel.tuned_on}': run it, too.")
+    measured = Measured(panel, choices[panel.tuned_on or panel.name])
+    found: dict[tuple[str, str], list[tuple[int, History, str]]] = {}
+    for seed in panel.seeds:
+        for name, arm in panel.arms.items():
+            for text in texts_of(arm, measured.choices):
+                if (record := obtain(wanted_run(panel, arm, text, seed))) is not None:
+                    found.setdefault((name, text), []).append((seed, record.history, record.status))
+                    measured.records.append(record)
+    for (name, text), runs in found.items():
+        measured.arms.setdefault(name, {})[text] = Arm.of(text, panel.target, runs)
+    return measured
+
+
+def texts_of(arm: Line, choices: Choices) -> list[str]:
+    """The algorithms of an arm that are reported: the best of a grid that was tuned, all of them otherwise."""
+    if not arm.tuned:
+        return arm.texts()
+    if (choice := choices.get(arm.name)) is None:  # not tuned yet
+        return []
+    return [(choice.best or choice.ranked[0]).arm.name]  # where all diverged, the first stands for them
+
+
+def study_of(panel: Panel, arm: Line, text: str, seed: int, **changes: Any) -> Study:
+    """One run of a panel as a study."""
+    settings = panel.plain() | {"checkpoint_every": 20} | changes
+    return Study(panel.task, [text], panel.world(arm), [seed], **settings)
+
+
+def wanted_run(panel: Panel, arm: Line, text: str, seed: int) -> Wanted:
+    """A reported run: all training data."""
+    return Wanted.of(study_of(panel, arm, text, seed), Path(panel.folder), arm.budget)
+
+
+def tuning_run(panel: Panel, arm: Line, text: str) -> Wanted:
+    """A run that helps to choose."""
+    assert panel.tuning_seed is not None
+    rounds = panel.tuning_rounds or panel.rounds
+    share = VALIDATION if panel.by.startswith("validation") else 0.0
+    changes = {"rounds": rounds, "validation": share, "eval_last": None}
+    study = study_of(panel, arm, text, panel.tuning_seed, **changes)
+    return Wanted.of(study, Path(panel.folder) / "tuning", arm.budget)
+
+
+def _tune(panel: Panel, arm: Line, obtain: Obtain) -> Choice | None:
+    """Run the grid and choose; where the best value is at an edge, try one value more beyond it, and choose again."""
+    grid = arm.grid
+    for extension in range(EXTENSIONS + 1):
+        cells = list(grid.cells())
+        texts = [written(grid, cell) for cell in cells]
+        arms = []
+        for text in texts:
+            if (record := obtain(tuning_run(panel, arm, text))) is None:
+                return None
+            arms.append(Arm.of(text, None, [(0, record.history, record.status)]))
+        choice = Choice.of(grid, cells, arms, panel.by)
+        edges = open_edges(choice)
+        if not edges or extension == EXTENSIONS:
+            return choice
+        assert choice.best is not None
+        for key in edges:
+            grid = grid.beyond(key, choice.best.cell[grid.keys.index(key)])
+    raise AssertionError("unreachable")
+
+
+def open_edges(choice: Choice) -> list[str]:
+    """Keys whose best value is at an edge of the grid beyond which there are values that the algorithm takes."""
+    if choice.best is None:
+        return []
+    found = []
+    for key in choice.on_edge:
+        place = choice.grid.keys.index(key)
+        if all(value > 0 for value in choice.grid.values[key]):
+            wider = choice.grid.beyond(key, choice.best.cell[place])
+            new = next(value for value in wider.values[key] if value not in choice.grid.values[key])
+            cell = (*choice.best.cell[:place], new, *choice.best.cell[place + 1 :])
+            found += [key] if _exists(wider, cell) else []
+    return found
+
+
+def _exists(grid: Grid, cell: tuple[Any, ...]) -> bool:
+    try:
+        recipes.algorithm(grid.algorithm(cell))
+    except InputError:  # a value out of its range
+        return False
+    return True
+
+
+def all_runs(panel: Panel) -> Sequence[Wanted]:
+    """The runs of a panel as far as they are known before it is tuned: no extensions, any cell in the best's place."""
+    runs = []
     for arm in panel.arms.values():
-        if arm.tuned:
-            assert panel.tuning_seed is not None
-            runs = _study(panel, arm, arm.cells(), [panel.tuning_seed], out, watch)
-            tried[arm.name] = {t: -1.0 if runs[t].diverged else score(runs[t].histories[0]) for t in arm.cells()}
-    return tried
-
-
-def _arms(panel: Panel, tried: dict[str, dict[str, float]], root: Path, watch: Watch) -> dict[str, Runs]:
-    """The runs of every arm: of the best algorithm of a grid that was tuned, of all of them otherwise."""
-    texts = {name: arm.cells() for name, arm in panel.arms.items()}
-    texts |= {name: [max(scores, key=lambda text: scores[text])] for name, scores in tried.items()}
-    found: dict[str | None, Runs] = {}
-    for budget in dict.fromkeys(arm.budget for arm in panel.arms.values()):
-        arms = [arm for arm in panel.arms.values() if arm.budget == budget]
-        wanted = chain.from_iterable(texts[arm.name] for arm in arms)
-        out = root / ("runs" if budget is None else f"budget-{budget.replace(':', '-')}")
-        found[budget] = _study(panel, arms[0], wanted, panel.seeds, out, watch)
-    return {name: {text: found[arm.budget][text] for text in texts[name]} for name, arm in panel.arms.items()}
-
-
-def _study(panel: Panel, arm: Line, texts: Iterable[str], seeds: list[int], out: Path, watch: Watch) -> Runs:
-    settings = panel.plain() | {"checkpoint_every": 20}
-    made = Study(panel.task, list(dict.fromkeys(texts)), panel.world(arm), seeds, **settings)
-    if (out / "config.json").exists():
-        _refuse_other_settings(made, out)
-    with watch(made) as watcher:
-        done = study.carry_out(made, out, watcher.row, watcher.began)
-    return {one.name: one for one in done}
-
-
-def _refuse_other_settings(made: Study, out: Path) -> None:
-    """Runs that an earlier version of the file left here would be read as this one's."""
-    free = ("algorithms", "seeds", "fedkeel")  # each run has a folder of its own
-    before = SharedConfig().plain() | read_json(out / "config.json")  # an earlier version wrote fewer settings
-    now = plain(made.config())
-    changed = [key for key in now if key not in free and before.get(key) != now[key]]
-    if changed:
-        raise InputError(f"The runs in {out} were made with another {changed[0]}; remove them to run again.")
+        if arm.tuned and panel.tuned_on is None:
+            runs += [tuning_run(panel, arm, text) for text in arm.texts()]
+        texts = arm.texts()[:1] if arm.tuned else arm.texts()
+        for text in texts:
+            runs += [wanted_run(panel, arm, text, seed) for seed in panel.seeds]
+    return runs

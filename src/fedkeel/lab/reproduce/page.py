@@ -1,131 +1,169 @@
-"""What came out, as data and as Markdown: a page per table, and the index over every table of the papers."""
+"""The page of a study as Markdown, made from the records of its runs."""
 
 from __future__ import annotations
 
+import shlex
 import statistics
-import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from ...files import read_json, write_json, write_text
-from ...run.checkpoint import environment
 from ...run.config import SharedConfig
+from ..compare import beyond
 from ..stats import interval
-from . import plan as plans
-from . import verdict
-from .carry_out import Measured, Runs
+from ..sweep.grid import BY
+from . import HEADINGS
+from .carry_out import Measured, texts_of
+from .picture import curves
 from .plan import COSTS, Panel, Plan
-from .verdict import CANNOT, NOT_RUN, judge, missed, number, overall, per_seed
+from .verdict import Judged, counted, judge, missed, number, per_seed
 
 UNITS = {
     "rounds": "rounds to the target", "gradients": "batch gradients to the target", "megabytes": "MB to the target",
     "samples": "per-sample gradients to the target", "accuracy": "test accuracy after the last round, %",
-    "last": "mean test accuracy of the last rounds, %", "lr": "client rate, last over first",
+    "last": "mean test accuracy of the last rounds, %",
 }  # fmt: skip
 RULE = "../README.md#how-a-verdict-is-reached"
 POINTS = ("accuracy", "last")  # metrics in percentage points
-INDEX = """# Results
-
-Every table and figure of the five papers, and what `fedkeel reproduce` made of it on two cores. This page is
-written by
-
-    fedkeel reproduce --index --out docs/results
-
-and each study's page by `fedkeel reproduce NAME --out docs/results`; the figures behind a page are in the
-JSON file beside it. `small` changes tasks, rounds and seeds as the study's file says, with stand-ins where
-the paper's data are not here; `--scale paper` runs the paper's own setting and was not run."""
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the rounds, at which a course is shown
 
 
-def result(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Everything a page says, as plain data."""
-    panels = [_panel(one, plan.scale) for one in measured]
-    verdicts = [claim["verdict"] for claim in _claims(panels)]
-    why_not = [f"{panel['name']}: {panel['why_not']}" for panel in panels if panel["why_not"]]
-    if verdicts:
-        verdict = overall(verdicts) + (f"; {len(why_not)} of {len(panels)} panels not run" if why_not else "")
-    elif why_not:
-        skipped = all(one.panel.skip is not None for one in measured)
-        verdict = f"{NOT_RUN if skipped else CANNOT} ({why_not[0]})"
-    else:
-        verdict = "run, nothing is claimed"
-    return {
-        **{key: getattr(plan, key) for key in ("name", "scale", "title", "paper", "what", "note")},
-        "verdict": verdict,
-        "stand_ins": list(dict.fromkeys(p["stand_in"] for p in panels if p["stand_in"] and not p["why_not"])),
-        "panels": panels,
-        "commit": commit(),
-        "environment": environment(),
-        "wall_seconds": round(sum(one.wall_seconds for one in measured), 1),
-    }
+def page(plan: Plan, measured: Sequence[Measured]) -> str:
+    """The page of a study."""
+    lines = [f"# {plan.title}", "", f"{plan.paper}. {plan.what}", ""]
+    lines += [f"- {summary(one_heading, found)}" for one_heading, found in by_heading(measured).items()]
+    lines += [f"- {text}." for text in [controls(measured)] if text]
+    lines += ["", plan.note] if plan.note else []
+    lines += [
+        "",
+        f"    fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing",
+        "",
+        "± and [ ] are 95 % intervals over seeds (Student's t); arrows compare with the first line, theirs and ours.",
+        f"[The rule of the verdicts]({RULE}). Every panel has the commands that repeat its lines.",
+    ]
+    for heading, found in by_heading(measured).items():
+        lines += ["", f"## {HEADINGS[heading]}"]
+        for one in found:
+            lines += ["", f"### {one.panel.name}", "", *_panel_lines(plan, one)]
+    return "\n".join(lines) + "\n"
 
 
-def _claims(panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return list(chain.from_iterable(panel["claims"] for panel in panels))
+def by_heading(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """The panels below the headings that have some, in their order."""
+    found = {heading: [one for one in measured if one.panel.heading == heading] for heading in HEADINGS}
+    return {heading: some for heading, some in found.items() if some}
 
 
-def commit() -> str:
-    """The commit of the source, with a mark where files differ from it; "unknown" outside a repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+def summary(heading: str, measured: Sequence[Measured]) -> str:
+    """What came out below a heading, in a sentence."""
+    if heading == "not run":
+        return f"{HEADINGS[heading]}: {', '.join(one.panel.name for one in measured)}."
+    done = [one for one in measured if one.arms]
+    text = counted([claim.verdict for claim in chain.from_iterable(map(judge, done))]) if done else "no run has ended"
+    late = (
+        f"; {len(measured) - len(done)} of {len(measured)} panels have not begun" if len(done) < len(measured) else ""
+    )
+    also = " (this says nothing about the paper's claims)" if heading == "stand-in" else ""
+    return f"{HEADINGS[heading]}{also}: {text}{late if done else ''}."
 
 
-def _panel(measured: Measured, scale: str) -> dict[str, Any]:
-    panel = measured.panel
-    return {
-        "name": panel.name,
-        "settings": settings(panel),
-        "stand_in": panel.stand_in if scale == "small" else None,
-        "metric": panel.metric,
-        "why_not": measured.why_not,
-        "arms": [_arm(measured, name) for name in panel.arms],
-        "tried": measured.tried,
-        "cells": {name: _cells(runs) for name, runs in measured.arms.items() if len(runs) > 1},
-        "claims": [asdict(one) for one in judge(measured)] if measured.why_not is None else [],
-    }
+def controls(measured: Sequence[Measured]) -> str:
+    """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
+    claims = chain.from_iterable(map(judge, measured))
+    against = [claim.over_control for claim in claims if claim.over_control is not None]
+    if not against:
+        return ""
+    level = sum(gain[0] <= 0 for gain in against)
+    return f"The control is at least as good in the mean in {level} of {len(against)} comparisons"
 
 
 def settings(panel: Panel) -> str:
-    """How a panel was run, in a line."""
+    """How a panel is run, in a line."""
     given = {
         "cohort": panel.cohort, "budget": panel.budget, "batch": panel.batch_size, "lr": panel.lr,
         "target": panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}",
     }  # fmt: skip
     parts = [f"{name} {value}" for name, value in given.items() if value is not None]
-    parts += [f"at most {panel.rounds} rounds", f"evaluated every {panel.eval_every}"]
-    parts.append(f"seeds {panel.seeds[0]} to {panel.seeds[-1]}")
+    parts += [f"{panel.rounds} rounds", f"evaluated every {panel.eval_every}"]
+    parts.append(f"seeds {panel.seeds[0]} to {panel.seeds[-1]}" if len(panel.seeds) > 1 else f"seed {panel.seeds[0]}")
     usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
     parts += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
     return f"`{panel.task}`, " + ", ".join(parts)
 
 
-def _arm(measured: Measured, name: str) -> dict[str, Any]:
-    """A line of the table; of a panel that was not run, only what the paper says."""
+def command(panel: Panel, text: str, budget: str | None = None) -> str:
+    """The line that repeats an arm's runs, also outside a study."""
+    words = ["fedkeel", "run", panel.task, text]
+    world = {"cohort": panel.cohort, "budget": budget or panel.budget, "expected_steps": panel.expected_steps}
+    usual = SharedConfig().plain()
+    given = world | {name: value for name, value in panel.plain().items() if value != usual[name]}
+    for name, value in given.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    words += ["--seed", str(panel.seeds[0])]
+    return shlex.join(words + (["--seeds", str(len(panel.seeds))] if len(panel.seeds) > 1 else []))
+
+
+def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
+    panel = measured.panel
+    lines = [f"{settings(panel)}.", *([f"Differs from the paper: {panel.differs}."] if panel.differs else []), ""]
+    if panel.heading == "not run":
+        hours = "" if panel.hours is None else f" About {panel.hours:g} hours on two cores."
+        return [
+            *lines,
+            f"Not run: {panel.why}.{hours}",
+            "",
+            f'    fedkeel reproduce {plan.name} --panel "{panel.name}"',
+        ]
+    lines += [f"| {UNITS[panel.metric]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
+    lines += [_arm_line(measured, name) for name in panel.arms]
+    if curves(measured) is not None:
+        place = f"{plan.name.rpartition('/')[2]}/{panel.folder}.svg"
+        lines += ["", f"![test accuracy in percent over the rounds, mean over seeds]({place})"]
+    if claims := judge(measured):
+        lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
+        lines += [_claim_line(claim) for claim in claims]
+    for part in (_savings(measured), _courses(measured), _tuning(measured), _cells(measured)):
+        lines += ["", *part] if part else []
+    lines += ["", f'    fedkeel reproduce {plan.name} --panel "{panel.name}"']
+    for name, arm in panel.arms.items():
+        lines += [f"    {command(panel, text, arm.budget)}" for text in texts_of(arm, measured.choices)
+                  if arm.take == "best" and name in measured.arms]  # fmt: skip
+    return [*lines, "", *_provenance(measured)]
+
+
+def _provenance(measured: Measured) -> list[str]:
+    if not measured.records:
+        return ["No run of it has ended."]
+    commits = sorted({record.commit for record in measured.records})
+    hours = sum(record.seconds for record in measured.records) / 3600
+    return [f"{len(measured.records)} runs at commit {', '.join(commits)}, {hours:.2f} hours in all."]
+
+
+def _arm_line(measured: Measured, name: str) -> str:
+    """A line of the table; of an arm without runs, only what the paper says."""
     panel, first = measured.panel, next(iter(measured.panel.arms))
-    paper = panel.paper.get(name)
-    row = {
-        "name": name,
-        "algorithm": panel.arms[name].run,
-        "control": name in panel.controls,
-        "paper": paper,
-        "paper_arrow": _arrow(number(paper), number(panel.paper.get(first))),
-    }
-    if measured.why_not is not None:
-        return row
-    runs, values = measured.arms[name], per_seed(measured, name, panel.metric)
-    return row | {
-        "algorithm": next(iter(runs)) if len(runs) == 1 else panel.arms[name].run,
-        "budget": panel.arms[name].budget,
-        "values": values,
-        "mean": statistics.mean(values),
-        "half": interval(values),
-        "missed": missed(measured, name, panel.metric),
-        "diverged": sum(one.diverged for one in runs.values()),
-        "arrow": _arrow(statistics.mean(values), statistics.mean(per_seed(measured, first, panel.metric))),
-    }
+    metric, figure = panel.metric, panel.paper.get(name)
+    title = f"**control**: {name}" if name in panel.controls else name
+    paper = f"{figure} {_arrow(number(figure), number(panel.paper.get(first)))}".strip() if figure is not None else ""
+    values = per_seed(measured, name, metric)
+    if not values:
+        return f"| {title} | `{panel.arms[name].run}` | {paper} | not run yet | |"
+    runs = measured.arms[name]
+    digits = 2 if metric in ("accuracy", "last", "megabytes") else 1 if metric == "rounds" else 0
+    lost, half = missed(measured, name, metric), interval(list(values.values()))
+    mean = f"{'> ' if lost else ''}{statistics.mean(values.values()):.{digits}f}"
+    mean += f" ± {half:.{digits}f}" if half is not None else ""
+    base = per_seed(measured, first, metric)
+    mean += f" {_arrow(statistics.mean(values.values()), statistics.mean(base.values()))}" if base else ""
+    counts = {"missed": lost, "diverged": sum(one.diverged for one in runs.values())}
+    notes = [f"{count} {what}" for what, count in counts.items() if count]
+    notes += [f"{len(values)} of {len(panel.seeds)} seeds"] if len(values) < len(panel.seeds) else []
+    extra = f" ({', '.join(notes)})" if notes else ""
+    algorithm = f"`{next(iter(runs)) if len(runs) == 1 else panel.arms[name].run}`"
+    algorithm += f", budget {panel.arms[name].budget}" if panel.arms[name].budget else ""
+    seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in values.values())
+    return f"| {title} | {algorithm} | {paper} | {mean.strip()}{extra} | {seeds} |"
 
 
 def _arrow(value: float | None, first: float | None) -> str:
@@ -134,84 +172,12 @@ def _arrow(value: float | None, first: float | None) -> str:
     return "↑" if value > first else "↓"
 
 
-def _cells(runs: Runs) -> dict[str, float]:
-    """Of a grid that is averaged: algorithm -> mean over seeds of the last accuracies."""
-    lasts = {text: [100 * (h.last("accuracy") or 0.0) for h in one.histories] for text, one in runs.items()}
-    return {text: statistics.mean(values) for text, values in lasts.items()}
-
-
-def page(outcome: dict[str, Any]) -> str:
-    """The page of a result."""
-    where, control = outcome["environment"], controls(outcome)
-    lines = [
-        f"# {outcome['title']}",
-        "",
-        f"{outcome['paper']}. {outcome['what']}",
-        "",
-        f"**Verdict at the {outcome['scale']} scale: {outcome['verdict']}.**",
-        *([f"{control}."] if control else []),
-        *([f"Stand-ins: {'; '.join(outcome['stand_ins'])}."] if outcome["stand_ins"] else []),
-        *(["", outcome["note"]] if outcome["note"] else []),
-        "",
-        f"    fedkeel reproduce {outcome['name']} --scale {outcome['scale']}",
-        "",
-        f"Commit {outcome['commit']}, {where['cores']} cores, torch {where['torch']}, Python {where['python']},"
-        f" {outcome['wall_seconds'] / 60:.1f} minutes of reported runs. ± and [ ] are 95 % intervals over seeds",
-        f"(Student's t); arrows compare with the first line, the paper's and ours. [The rule of the verdicts]({RULE}).",
-    ]
-    for panel in outcome["panels"]:
-        lines += ["", f"## {panel['name']}", "", *_panel_lines(panel)]
-    return "\n".join(lines) + "\n"
-
-
-def controls(outcome: dict[str, Any]) -> str:
-    """How often a control, which has nothing of the paper's idea, is as good as the paper's arm; "" without one."""
-    against = [claim["over_control"] for claim in _claims(outcome["panels"]) if claim["control"]]
-    if not against:
-        return ""
-    level = sum(mean <= 0 for mean, _, _ in against)
-    return f"The control is at least as good in the mean in {level} of {len(against)} comparisons"
-
-
-def _panel_lines(panel: dict[str, Any]) -> list[str]:
-    lines = [f"{panel['settings']}.", *([f"Stand-in: {panel['stand_in']}."] if panel["stand_in"] else []), ""]
-    if panel["why_not"]:
-        lines += [f"Not run: {panel['why_not'].rstrip('.')}.", ""]
-    lines += [f"| {UNITS[panel['metric']]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
-    lines += [_arm_line(arm, panel["metric"]) for arm in panel["arms"]]
-    if panel["claims"]:
-        lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
-        lines += [_claim_line(claim) for claim in panel["claims"]]
-    if panel["tried"]:
-        lines += ["", "Tried on the tuning seed, mean accuracy of the last rounds (-1: diverged):", ""]
-        lines += [f"- {arm}: " + ", ".join(f"`{text}` {value:.3f}" for text, value in some.items())
-                  for arm, some in panel["tried"].items()]  # fmt: skip
-    for arm, cells in panel["cells"].items():
-        lines += ["", f"{arm}, every combination, mean accuracy over seeds, %:", ""]
-        lines += [", ".join(f"`{text}` {value:.1f}" for text, value in cells.items())]
-    return lines
-
-
-def _arm_line(arm: dict[str, Any], metric: str) -> str:
-    name = f"**control**: {arm['name']}" if arm["control"] else arm["name"]
-    paper = "" if arm["paper"] is None else f"{arm['paper']} {arm['paper_arrow']}".strip()
-    if "values" not in arm:
-        return f"| {name} | `{arm['algorithm']}` | {paper} | not run | |"
-    digits = 2 if metric in ("accuracy", "last", "lr", "megabytes") else 1 if metric == "rounds" else 0
-    mean = f"{'> ' if arm['missed'] else ''}{arm['mean']:.{digits}f}"
-    half = f" ± {arm['half']:.{digits}f}" if arm["half"] is not None else ""
-    notes = [f"{arm[what]} {what}" for what in ("missed", "diverged") if arm[what]]
-    extra = f" ({', '.join(notes)})" if notes else ""
-    budget = f", budget {arm['budget']}" if arm["budget"] else ""
-    seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in arm["values"])
-    return f"| {name} | `{arm['algorithm']}`{budget} | {paper} | {mean}{half} {arm['arrow']}{extra} | {seeds} |"
-
-
-def _claim_line(claim: dict[str, Any]) -> str:
-    metric, control = claim["metric"], claim["over_control"]
-    paper = "not printed" if claim["paper"] is None else gain_text([claim["paper"]], metric)
-    over = "" if control is None else gain_text(control, metric)
-    return f"| {claim['text']} | {paper} | {gain_text(claim['gain'], metric)} | {over} | {claim['verdict']} |"
+def _claim_line(claim: Judged) -> str:
+    paper = "not printed" if claim.paper is None else gain_text([claim.paper], claim.metric)
+    over = "" if claim.over_control is None else gain_text(claim.over_control, claim.metric)
+    verdict = claim.verdict or "one seed, no verdict"
+    note = f"; {claim.note}" if claim.note else ""
+    return f"| {claim.text} | {paper} | {gain_text(claim.gain, claim.metric)} | {over} | {verdict}{note} |"
 
 
 def gain_text(gain: Sequence[float], metric: str) -> str:
@@ -225,42 +191,94 @@ def gain_text(gain: Sequence[float], metric: str) -> str:
     return f"{value} {unit}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
-def write(outcome: dict[str, Any], out: Path) -> Path:
-    """Write NAME.md and the data behind it; gives the page."""
-    file = out / f"{outcome['name']}.md"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file.with_suffix(".json"), outcome)
-    write_text(file, page(outcome))
-    return file
+def _savings(measured: Measured) -> list[str]:
+    """What an arm saves against the first one on the way to the target, and how far beyond it is by then."""
+    panel, (first, *others) = measured.panel, measured.panel.arms
+    if panel.target is None or panel.metric not in COSTS or first not in measured.arms:
+        return []
+    lines = [f"| against {first} | accuracy beyond the target | gradients saved | network saved |", "|---|---|---|---|"]
+    for name in others:
+        texts = [_saved(measured, first, name, metric) for metric in ("gradients", "megabytes")]
+        if name in measured.arms and all(texts):
+            lines.append(f"| {name} | {_beyond(measured, first, name)} | {' | '.join(texts)} |")
+    return lines if len(lines) > 2 else []
 
 
-def write_index(out: Path) -> str:
-    """Write every page again from the data beside it, and README.md: the verdict of every table, or why it has none."""
-    for name in plans.names():
-        if (file := out / f"{name}.json").exists():
-            file.with_suffix(".md").write_text(page(read_json(file)))
-    lines = [INDEX]
-    for paper in plans.contents().values():
-        lines += ["", f"## {paper['title']}", "", "| | what | verdict, small scale |", "|---|---|---|"]
-        lines += [f"| {item['item']} | {item['what']} | {_answer(item, out)} |" for item in paper["items"]]
-    first, rest = (verdict.__doc__ or "").strip().split(". ", 1)
-    lines += ["", "## How a verdict is reached", "", f"{first}.", rest, "", "## Other studies", ""]
-    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
-    lines += [f"- [{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
-    text = "\n".join(lines) + "\n"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "README.md").write_text(text)
-    return text
+def _saved(measured: Measured, first: str, name: str, metric: str) -> str:
+    """1 - (cost of the arm) / (cost of the first one), in percent; "" where a seed of either did not get there."""
+    base, own = (per_seed(measured, arm, metric) for arm in (first, name))
+    shared = [seed for seed in own if seed in base]
+    if not shared:
+        return ""
+    if missed(measured, first, metric) or missed(measured, name, metric):
+        return "not reached by all"
+    saved = 1 - statistics.mean(own[s] for s in shared) / statistics.mean(base[s] for s in shared)
+    return f"{100 * saved:+.1f} %"
 
 
-def _answer(item: dict[str, str], out: Path) -> str:
-    if "why" in item:
-        return f"not covered: {item['why']}"
-    name = item["study"]
-    file = out / f"{name}.json"
-    if not file.exists():
-        return f"not run (`fedkeel reproduce {name}`)"
-    outcome = read_json(file)
-    control, stand_ins = controls(outcome).lower(), "; ".join(outcome["stand_ins"])
-    notes = [control, f"stand-ins: {stand_ins}" if stand_ins else ""]
-    return "; ".join([f"[{outcome['verdict']}]({name}.md)", *filter(None, notes)])
+def _beyond(measured: Measured, first: str, name: str) -> str:
+    target = measured.panel.target
+    assert target is not None
+    pairs = zip(measured.histories(name), measured.histories(first), strict=False)
+    values = [value for own, base in pairs if (value := beyond(own, base, target)) is not None]
+    return f"{100 * statistics.mean(values):+.2f} points" if values else "-"
+
+
+def _courses(measured: Measured) -> list[str]:
+    """Columns of the history over the rounds, mean over seeds."""
+    panel, rounds = measured.panel, [round(share * measured.panel.rounds) for share in SHARES]
+    lines: list[str] = []
+    for column in panel.shows:
+        for name in measured.arms:
+            values = [_at(measured, name, column, t) for t in rounds]
+            if any(value is not None for value in values):
+                cells = " | ".join("-" if value is None else f"{value:.4g}" for value in values)
+                lines.append(f"| {column}, {name} | {cells} |")
+    if not lines:
+        return []
+    return [f"| after round | {' | '.join(map(str, rounds))} |", "|---" * (len(rounds) + 1) + "|", *lines]
+
+
+def _at(measured: Measured, name: str, column: str, limit: int) -> float | None:
+    """The mean over seeds of the last value up to this round."""
+    found = []
+    for history in measured.histories(name):
+        values = [row[column] for row in history if row["round"] <= limit and row.get(column) is not None]
+        found += values[-1:]
+    return statistics.mean(found) if found else None
+
+
+def _tuning(measured: Measured) -> list[str]:
+    panel = measured.panel
+    if panel.tuned_on is not None:
+        return [f"Tuned on '{panel.tuned_on}'."]
+    if not measured.choices:
+        return []
+    rounds = f", {panel.tuning_rounds} rounds" if panel.tuning_rounds else ""
+    lines = [f"Tuned on seed {panel.tuning_seed}{rounds} by {BY[panel.by]}; the best first:", ""]
+    for arm, choice in measured.choices.items():
+        edge = f" **on the edge of the grid in {', '.join(measured.edges[arm])}**" if arm in measured.edges else ""
+        lines.append(f"- {arm}: " + ", ".join(f"`{one.arm.name}` {one.word}" for one in choice.ranked) + edge)
+    return lines
+
+
+def _cells(measured: Measured) -> list[str]:
+    """Every combination of the grids that are averaged."""
+    lines = []
+    for name, runs in measured.arms.items():
+        if len(runs) > 1:
+            lasts = {text: [100 * (h.last("accuracy") or 0.0) for h in one.histories] for text, one in runs.items()}
+            cells = ", ".join(f"`{text}` {statistics.mean(values):.1f}" for text, values in lasts.items())
+            lines += [f"{name}, every combination, mean accuracy over seeds, %:", "", cells, ""]
+    return lines
+
+
+def data(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
+    """What a page says, as plain data, for `--json`."""
+    panels = []
+    for one in measured:
+        values = {name: per_seed(one, name, one.panel.metric) for name in one.arms}
+        claims = [vars(claim) for claim in judge(one)]
+        panels.append({"name": one.panel.name, "heading": one.panel.heading, "metric": one.panel.metric,
+                       "values": values, "claims": claims})  # fmt: skip
+    return {"name": plan.name, "title": plan.title, "paper": plan.paper, "panels": panels}

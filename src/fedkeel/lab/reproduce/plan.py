@@ -1,17 +1,23 @@
 """What a reproduction runs, read from its TOML file and checked.
 
-A file has `title`, `paper`, `what` and one `[[panel]]` per part of the table. Keys of `[defaults]` hold for every
-panel; at the small scale `[defaults.small]` and `[panel.small]` change what they name. Keys of a panel:
+A file has `title`, `paper`, `what` and one `[[panel]]` per experiment. Keys of `[defaults]` hold for every panel. Keys
+of a panel:
 
     name            what the table calls it
+    like            another panel of the file, whose keys hold for this one as well
+    heading         "paper": the paper's own setting; "near": its model, partition rule, cohort, local work and at least
+                    half of its rounds, on data of the same source; "stand-in": anything else; "not run"
+    differs         how it differs from the paper's setting, for "near" and "stand-in"
+    why, hours      of a panel that is not run: the reason, and how long it would take on two cores
     task            a task's text
-    arms            name -> algorithm, or a table: run, with {key} filled from `grid`; take = "best" or "mean" of the
-                    grid; budget, where the arm has one of its own
+    arms            name -> algorithm, or a table: run, and a grid (key -> values); take = "best" or "mean" of the grid;
+                    budget, where the arm has one of its own
     controls        names of arms the paper does not have
     paper           arm -> the paper's figure; "1500+" was not reached, "x" failed
     metric          rounds, gradients, samples or megabytes to the target; accuracy (percent, last); last (percent, mean
-                    of the last rounds); lr (last over first)
+                    of the last rounds)
     quality_of      the arm whose last accuracy is the target, instead of `target`
+    shows           columns of the history that the page shows over the rounds
     claims          { better = ARM, than = ARM } or { no_worse = ARM, than = ARM, margin = M }; with gain (where
                     `paper` does not give it), metric (where it is another one), control (the arm that would explain
                     the gain away). than may be a list, or "all": every other arm of the paper
@@ -19,9 +25,10 @@ panel; at the small scale `[defaults.small]` and `[panel.small]` change what the
     rounds, ...     every setting of `SharedConfig`
     cohort, budget, expected_steps        of the runs' world
     tuning_seed     seed on which the best of a grid is chosen; it is not reported
-    tuned_on        the panel whose choices are taken over; "" for none, where the paper's scale has one
-    stand_in        what takes the place of data that are not here
-    skip            why the panel is left out at this scale
+    tuning_rounds   rounds of the runs that choose, where they are shorter
+    by              what the best is chosen by, see `fedkeel sweep --help`; by validation data a tenth of every client's
+                    samples is not trained on while tuning; reported runs train on all
+    tuned_on        the panel whose choices are taken over
 """
 
 from __future__ import annotations
@@ -29,8 +36,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import chain, product
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,44 +49,50 @@ from ...run.config import SharedConfig
 from ...settings import check_settings
 from ...world import World
 from ..study import folder_name
-from . import SCALES
+from ..sweep.grid import BY, Cell, Grid
+from . import HEADINGS
 
 COSTS = ("rounds", "gradients", "samples", "megabytes")  # less is better
-METRICS = (*COSTS, "accuracy", "last", "lr")
+METRICS = (*COSTS, "accuracy", "last")
 PAPERS = Path(__file__).parent / "papers"
+OWN = ("name", "heading", "differs", "why", "hours")  # what a panel does not take over from one that it is like
 
 
 @dataclass(frozen=True)
 class Line:
     """One line of the table: an algorithm, or a grid of them.
 
-    >>> Line("SGD", "sgd:lr={lr}", {"lr": [0.1, 0.5]}).cells()
+    >>> Line("SGD", "sgd", {"lr": [0.1, 0.5]}).texts()
     ['sgd:lr=0.1', 'sgd:lr=0.5']
     """
 
     name: str
     run: str
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     take: str = "best"
     budget: str | None = None
 
     def __post_init__(self) -> None:
         check(self.take in ("best", "mean"), f"arm {self.name}", "take", "best or mean", self.take)
-        self.cells()
+        self.texts()
 
-    def cells(self) -> list[str]:
+    @cached_property
+    def grid(self) -> Grid:
+        return Grid(self.run, self.values)
+
+    def texts(self) -> list[str]:
         """The algorithms of the grid; without one, the only algorithm."""
-        try:
-            cells = (dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values()))
-            filled = [self.run.format(**cell) for cell in cells]
-        except (KeyError, IndexError) as error:
-            raise InputError(f"Arm '{self.name}' has no grid for {error}.") from error
-        return [grammar.write(grammar.parse(text)) for text in filled]
+        return [written(self.grid, cell) for cell in self.grid.cells()]
 
     @property
     def tuned(self) -> bool:
         """The best of several algorithms is taken."""
-        return self.take == "best" and len(self.cells()) > 1
+        return self.take == "best" and self.grid.size > 1
+
+
+def written(grid: Grid, cell: Cell) -> str:
+    """A cell's algorithm, written as everywhere."""
+    return grammar.write(grammar.parse(grid.algorithm(cell)))
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Panel(SharedConfig):
-    """One part of a table, at one scale."""
+    """One experiment: a part of a table, at the paper's setting or at another."""
 
     name: str
     task: str
@@ -109,15 +123,25 @@ class Panel(SharedConfig):
     budget: str | None = None
     expected_steps: int | None = None
     quality_of: str | None = None
+    shows: Sequence[str] = ()
     tuning_seed: int | None = None
+    tuning_rounds: int | None = None
+    by: str = "validation_accuracy"
     tuned_on: str | None = None
-    stand_in: str | None = None
-    skip: str | None = None
+    heading: str = "paper"
+    differs: str | None = None
+    why: str | None = None
+    hours: float | None = None
 
     def __post_init__(self) -> None:
         owner = f"panel {self.name}"
         check_settings(self, owner)
-        check(len(self.seeds) > 1, owner, "seeds", "at least two", self.seeds)
+        check(self.heading in HEADINGS, owner, "heading", f"one of {', '.join(HEADINGS)}", self.heading)
+        other = self.heading in ("near", "stand-in")
+        check(other == (self.differs is not None), owner, "differs", "given for 'near' and 'stand-in'", self.differs)
+        left_out = self.heading == "not run"
+        check(left_out == (self.why is not None), owner, "why", "given for what is not run", self.why)
+        check(self.by in BY, owner, "by", f"one of {', '.join(BY)}", self.by)
         check(self.metric in METRICS, owner, "metric", f"one of {', '.join(METRICS)}", self.metric)
         goal = is_number(self.target) != (self.quality_of is not None)
         used = {self.metric, *(claim.metric for claim in self.claims)}
@@ -148,10 +172,9 @@ class Panel(SharedConfig):
 
 @dataclass(frozen=True)
 class Plan:
-    """A table or figure at one scale."""
+    """A table or figure."""
 
     name: str
-    scale: str
     title: str
     paper: str
     what: str
@@ -169,20 +192,37 @@ def names() -> list[str]:
     return sorted(found, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
 
 
-def load(name: str, scale: str = "small") -> Plan:
-    """The plan of a table at a scale; everything that needs no data is checked.
+def load(name: str) -> Plan:
+    """The plan of a table; everything that needs no data is checked.
 
     >>> load("gel/table2").panels[0].arms["GEL"].run
     'fedavgcm+gel'
     """
-    check(scale in SCALES, "reproduce", "scale", " or ".join(SCALES), scale)
     if name not in (known := names()):
         raise unknown("reproduction", name, known)
     content = tomllib.loads((PAPERS / f"{name}.toml").read_text())
     try:
-        return read(name, scale, content)
+        return read(name, content)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"The file of {name} cannot be read: {error}.") from error
+
+
+def chosen(plan: Plan, names: Sequence[str] | None, seeds: int | None = None) -> Plan:
+    """The plan with these panels, and those they take their rates from; by default all but those marked as not run.
+
+    seeds: only so many, the first ones.
+    """
+    check(seeds is None or seeds in REPEATS, "reproduce", "seeds", str(REPEATS), seeds)
+    known = {panel.name: panel for panel in plan.panels}
+    for name in names or ():
+        if name not in known:
+            raise unknown(f"panel of {plan.name}", name, known)
+    wanted = set(names or (panel.name for panel in plan.panels if panel.heading != "not run"))
+    wanted |= {tuned_on for name in wanted if (tuned_on := known[name].tuned_on) is not None}
+    if not wanted:
+        raise InputError(f"Every panel of {plan.name} is marked as not run; choose one with --panel.")
+    panels = [replace(panel, seeds=panel.seeds[:seeds]) for panel in plan.panels if panel.name in wanted]
+    return replace(plan, panels=panels)
 
 
 def contents() -> dict[str, Any]:
@@ -190,18 +230,19 @@ def contents() -> dict[str, Any]:
     return tomllib.loads((PAPERS / "contents.toml").read_text())
 
 
-def read(name: str, scale: str, content: Mapping[str, Any]) -> Plan:
+def read(name: str, content: Mapping[str, Any]) -> Plan:
     """The plan of a file's content."""
-    defaults = dict(content.get("defaults", {}))
-    for_all = defaults.pop("small", {})
-    panels = []
+    raw: dict[str, dict[str, Any]] = {}
     for given in content["panel"]:
-        merged = defaults | given
-        small = for_all | merged.pop("small", {})
-        panels.append(_panel(merged | small if scale == "small" else merged))
-    seen = [panel.folder for panel in panels]
-    check(len(set(seen)) == len(seen), name, "panel", "named once", seen)
-    return Plan(name, scale, content["title"], content["paper"], content["what"], panels, content.get("note", ""))
+        shared = dict(content.get("defaults", {}))
+        if "like" in given:
+            if given["like"] not in raw:
+                raise unknown("panel before this one", given["like"], raw)
+            shared = {key: value for key, value in raw[given["like"]].items() if key not in OWN}
+        check(given["name"] not in raw, name, "panel", "named once", given["name"])
+        raw[given["name"]] = shared | {key: value for key, value in given.items() if key != "like"}
+    panels = [_panel(one) for one in raw.values()]
+    return Plan(name, content["title"], content["paper"], content["what"], panels, content.get("note", ""))
 
 
 def _panel(given: Mapping[str, Any]) -> Panel:
@@ -209,13 +250,19 @@ def _panel(given: Mapping[str, Any]) -> Panel:
         if key not in (known := [f.name for f in fields(Panel)]):
             raise unknown("key of a panel", key, known)
     controls = given.get("controls", ())
-    arms = {arm: Line(arm, **({"run": value} if isinstance(value, str) else value))
-            for arm, value in given["arms"].items()}  # fmt: skip
+    arms = {arm: _line(arm, value) for arm, value in given["arms"].items()}
     claims = list(chain.from_iterable(_claims(text, arms, controls) for text in given.get("claims", ())))
     first, count = given["seeds"]
     check(count in REPEATS, f"panel {given['name']}", "seeds", f"[first, {REPEATS}]", given["seeds"])
     made = {"arms": arms, "claims": claims, "seeds": list(range(first, first + count))}
-    return Panel(**{**given, **made, "tuned_on": given.get("tuned_on") or None})
+    return Panel(**{**given, **made})
+
+
+def _line(name: str, given: str | Mapping[str, Any]) -> Line:
+    if isinstance(given, str):
+        return Line(name, given)
+    rest = dict(given)
+    return Line(name, rest.pop("run"), rest.pop("grid", {}), **rest)
 
 
 def _claims(given: Mapping[str, Any], arms: Mapping[str, Line], controls: Sequence[str]) -> list[Claim]:

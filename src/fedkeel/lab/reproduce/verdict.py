@@ -4,7 +4,6 @@ Seed i of one arm is paired with seed i of the other. The gain of an arm over an
 
     a cost (rounds, gradients, samples, megabytes)    (other - arm) / mean of arm; its mean is R_other / R_arm - 1
     an accuracy                                       arm - other, in percentage points
-    a rate that moves (lr)                            (arm - other) / mean of other
 
 and its interval is Student's 95 % interval of the mean over seeds. A claim "better" is
 
@@ -19,9 +18,12 @@ and a claim "no worse", with the margin the file states,
     direction only    the gain is above -margin otherwise
     not reproduced    otherwise, or a seed of the arm diverged or did not reach the target
 
-A seed of the other arm that misses the target counts with the cost of all its rounds, which is less than the truth. A
-seed that diverges has the accuracy of its last model. Of a table with several claims the weakest verdict is that of the
-table. Control arms are reported beside a claim and do not change its verdict.
+With one seed there is a gain and no verdict. Where the best value of the other arm's grid is at the grid's edge after
+three extensions, the other arm may be better than it was seen to be: the verdict is "direction only" at most. On a
+stand-in the same rule says "seen", "direction only" or "not seen": it says nothing about the paper's claim. A seed of
+the other arm that misses the target counts with the cost of all its rounds, which is less than the truth. A seed that
+diverges has the accuracy of its last model. A table is summarised by how many of its claims hold, that is, are
+reproduced. Control arms are reported beside a claim and do not change its verdict.
 """
 
 from __future__ import annotations
@@ -30,19 +32,18 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...run.history import History
-from ..stats import Gain, amount, last_n, mean_of, window
+from ..stats import BySeed, Gain, amount, late_mean, mean_of
 from .plan import COSTS, Claim, Panel
 
 if TYPE_CHECKING:
     from .carry_out import Measured
 
 REPRODUCED, DIRECTION, NOT = "reproduced", "direction only", "not reproduced"
-NOT_RUN, CANNOT = "not run", "could not run here"
-WEAKEST_FIRST = (NOT, DIRECTION, REPRODUCED)
+SEEN = {REPRODUCED: "seen", NOT: "not seen"}  # the words for a stand-in
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,36 @@ class Judged:
     gain: Sequence[float]
     control: str | None
     over_control: Sequence[float] | None
-    verdict: str
+    verdict: str | None  # None with one seed
+    note: str = ""
 
 
 def judge(measured: Measured) -> list[Judged]:
-    """Every claim of a panel that was run."""
+    """Every claim of a panel of whose arms there are runs with the same seeds."""
     panel = measured.panel
     judged = []
     for claim in panel.claims:
-        metric = claim.metric or panel.metric
-        arm, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
+        metric, edge = claim.metric or panel.metric, measured.edges.get(claim.than, [])
+        own = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.than)))
+        if own is None:
+            continue
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
         broke = broke or missed(measured, claim.arm, metric) > 0
-        own, paper = gain(metric, arm, other), paper_gain(panel, claim)
-        control = gain(metric, arm, per_seed(measured, claim.control, metric)) if claim.control else None
-        against = None if control is None else astuple(control)[:3]
-        said = verdict(own, paper, claim.margin, broke)
-        judged.append(Judged(claim_text(claim, metric), paper, metric, astuple(own)[:3], claim.control, against, said))
+        paper, against = paper_gain(panel, claim), None
+        if claim.control:
+            against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
+        said = None if own.low is None else verdict(own, paper, claim.margin, broke, bool(edge))
+        if panel.heading == "stand-in" and said is not None:
+            said = SEEN.get(said, said)
+        note = f"{claim.than} is on the edge of its grid ({', '.join(edge)})" if edge else ""
+        text, control = claim_text(claim, metric), None if against is None else _ends(against)
+        judged.append(Judged(text, paper, metric, _ends(own), claim.control, control, said, note))
     return judged
+
+
+def _ends(gain: Gain) -> list[float]:
+    """The value, and the ends of its interval where there is one."""
+    return [part for part in (gain.value, gain.low, gain.high) if part is not None]
 
 
 def claim_text(claim: Claim, metric: str) -> str:
@@ -81,11 +94,13 @@ def claim_text(claim: Claim, metric: str) -> str:
     if claim.margin is not None:
         room = f"{claim.margin:.0%} {metric}" if cost else f"{claim.margin:g} points"
         return f"{claim.arm} is no worse than {claim.than} (within {room})"
-    how = f"needs fewer {metric}" if cost else "ends with a higher rate" if metric == "lr" else "is more accurate"
+    how = f"needs fewer {metric}" if cost else "is more accurate"
     return f"{claim.arm} {how} than {claim.than}"
 
 
-def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: bool = False) -> str:
+def verdict(
+    own: Gain, paper: float | None, margin: float | None = None, broke: bool = False, edge: bool = False
+) -> str:
     """The rule.
 
     >>> verdict(Gain(0.3, 0.1, 0.5), paper=0.4), verdict(Gain(0.3, -0.1, 0.7), paper=0.4)
@@ -95,32 +110,38 @@ def verdict(own: Gain, paper: float | None, margin: float | None = None, broke: 
     if broke or own.value is None or not own.value > line:
         return NOT
     large = margin is not None or paper is None or own.value >= paper / 2
-    return REPRODUCED if own.low is not None and own.low > line and large else DIRECTION
+    return REPRODUCED if own.low is not None and own.low > line and large and not edge else DIRECTION
 
 
-def overall(verdicts: Sequence[str]) -> str:
-    """The weakest verdict, and how many there are of each.
+def counted(verdicts: Sequence[str | None]) -> str:
+    """How many claims hold.
 
-    >>> overall(["reproduced", "direction only", "reproduced"])
-    'direction only (3 claims: 2 reproduced, 1 direction only)'
+    >>> counted(["reproduced", "direction only", "reproduced", None])
+    '2 of 3 claims hold, 1 direction only; 1 with one seed'
     """
-    counts = Counter(verdicts)
-    weakest = next(one for one in WEAKEST_FIRST if counts[one])
-    if len(verdicts) == 1:
-        return weakest
-    each = ", ".join(f"{counts[one]} {one}" for one in reversed(WEAKEST_FIRST) if counts[one])
-    return f"{weakest} ({len(verdicts)} claims: {each})"
+    known = Counter(one for one in verdicts if one is not None)
+    single = len(verdicts) - known.total()
+    parts = []
+    if known:
+        held = known[REPRODUCED] + known[SEEN[REPRODUCED]]
+        some = f", {known[DIRECTION]} direction only" if known[DIRECTION] else ""
+        parts.append(f"{held} of {known.total()} claims hold{some}")
+    parts += [f"{single} with one seed"] if single else []
+    return "; ".join(parts) or "nothing is claimed"
 
 
-def gain(metric: str, arm: Sequence[float], other: Sequence[float]) -> Gain:
-    """By how much an arm is better than another, with paired seeds.
+def gain(metric: str, arm: BySeed, other: BySeed) -> Gain | None:
+    """By how much an arm is better than another, over the seeds that both have; None where they share none.
 
-    >>> gain("rounds", [100, 100], [150, 150]).value, gain("accuracy", [80.0, 82.0], [79.0, 80.0]).value
-    (0.5, 1.5)
+    >>> gain("rounds", {0: 100, 1: 100}, {0: 150, 1: 150}).value, gain("accuracy", {0: 80.0}, {0: 79.0, 1: 80.0}).value
+    (0.5, 1.0)
     """
+    shared = [seed for seed in arm if seed in other]
+    if not shared:
+        return None
     sign = -1 if metric in COSTS else 1
-    scale = {"accuracy": 1.0, "last": 1.0, "lr": statistics.mean(other)}.get(metric, statistics.mean(arm))
-    return mean_of([sign * (a - b) / max(scale, 1e-9) for a, b in zip(arm, other, strict=True)])
+    scale = max(statistics.mean(arm[s] for s in shared), 1e-9) if metric in COSTS else 1.0
+    return mean_of([sign * (arm[s] - other[s]) / scale for s in shared])
 
 
 def paper_gain(panel: Panel, claim: Claim) -> float | None:
@@ -128,7 +149,8 @@ def paper_gain(panel: Panel, claim: Claim) -> float | None:
     if claim.gain is not None or (claim.metric or panel.metric) != panel.metric:
         return claim.gain
     arm, other = (number(panel.paper.get(name)) for name in (claim.arm, claim.than))
-    return None if arm is None or other is None else gain(panel.metric, [arm], [other]).value
+    both = None if arm is None or other is None else gain(panel.metric, {0: arm}, {0: other})
+    return None if both is None else both.value
 
 
 def number(figure: Any) -> float | None:
@@ -141,15 +163,27 @@ def number(figure: Any) -> float | None:
     return float(found.group()) if found else None
 
 
-def per_seed(measured: Measured, arm: str, metric: str) -> list[float]:
-    """An arm's figure for every seed; of a grid the mean over its algorithms."""
-    columns = [[_figure(measured, arm, metric, h) for h in runs.histories] for runs in measured.arms[arm].values()]
-    return [statistics.mean(values) for values in zip(*columns, strict=True)]
+def per_seed(measured: Measured, arm: str, metric: str) -> dict[int, float]:
+    """An arm's figure for every seed that all its algorithms have; of a grid the mean over its algorithms."""
+    if arm not in measured.arms or not can_measure(measured, metric):
+        return {}
+    found: dict[int, list[float]] = {}
+    for runs in measured.arms[arm].values():
+        for seed, history in zip(runs.seeds, runs.histories, strict=True):
+            found.setdefault(seed, []).append(_figure(measured, arm, metric, history))
+    whole = len(measured.arms[arm])
+    return {seed: statistics.mean(values) for seed, values in found.items() if len(values) == whole}
+
+
+def can_measure(measured: Measured, metric: str) -> bool:
+    """Whether the arm that sets the target has been run."""
+    goal = measured.panel.quality_of
+    return metric not in COSTS or goal is None or goal in measured.arms
 
 
 def missed(measured: Measured, arm: str, metric: str) -> int:
     """Seeds of an arm that did not reach the target; those of the arm that sets it are not counted."""
-    if metric not in COSTS or arm == measured.panel.quality_of:
+    if metric not in COSTS or arm == measured.panel.quality_of or not can_measure(measured, metric):
         return 0
     goal = _goal(measured)
     return sum(history.reaching(goal) is None for history in measured.histories(arm))
@@ -160,9 +194,6 @@ def _figure(measured: Measured, arm: str, metric: str, history: History) -> floa
         return 100 * float(history.last("accuracy") or 0.0)
     if metric == "last":
         return 100 * score(history)
-    if metric == "lr":
-        rates = [row["lr"] for row in history if row.get("lr") is not None]
-        return float(rates[-1] / rates[0]) if rates else 1.0
     panel = measured.panel
     row = None if arm == panel.quality_of else history.reaching(_goal(measured))
     if row is None:  # all rounds, also those that a run which diverged did not do
@@ -184,5 +215,5 @@ def score(history: History) -> float:
     >>> score(History({"round": t, "accuracy": t / 8} for t in range(9)))
     0.9375
     """
-    late = last_n(history, window(history[-1]["round"]))
+    late = late_mean(history, "accuracy")
     return float(history.last("accuracy") or 0.0) if late is None else late

@@ -5,16 +5,26 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import grammar
 from ...errors import InputError, is_number, unknown
-from ..stats import Arm, interval, mean_of
+from ...run.history import History
+from ..stats import Arm, interval, late_mean, mean_of
 
 Cell = tuple[Any, ...]  # one value per key
-METRICS = {"rounds": "rounds to the target", "last": "last accuracy", "best": "best accuracy of any round"}
+BY = {
+    "validation_accuracy": "validation accuracy, mean of the last rounds",
+    "validation_loss": "validation loss, mean of the last rounds",
+    "train_loss": "training loss, mean of the last rounds",
+    "test_accuracy": "TEST accuracy of the last round",
+    "test_best": "best TEST accuracy of any round",
+    "test_rounds": "rounds to the target on TEST data",
+}  # what a cell is chosen by
+LESS = ("validation_loss", "train_loss", "test_rounds")  # is better
+VALIDATION = 0.1  # share of every client's data, where none is given
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,8 @@ class Grid:
     """
 
     base: str
-    values: dict[str, list[Any]]
-    ranges: dict[str, tuple[float, float]]
+    values: Mapping[str, Sequence[Any]]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, base: str, texts: Sequence[str]) -> Grid:
@@ -82,6 +92,20 @@ class Grid:
             segments[names.index(part) if dot else 0][1][own] = value
         return grammar.write(segments)
 
+    def beyond(self, key: str, end: Any) -> Grid:
+        """The same grid with one value more for this key, beyond its smallest or largest one (`end`).
+
+        The new value is as many times the end as the end is of its neighbour.
+
+        >>> Grid("sgd", {"lr": [0.1, 0.02]}).beyond("lr", 0.1).values
+        {'lr': [0.02, 0.1, 0.5]}
+        """
+        known = sorted(self.values[key])
+        low = end == known[0]
+        ratio = known[0] / known[1] if low else known[-1] / known[-2]
+        new = float(f"{end * ratio:.3g}")
+        return replace(self, values={**self.values, key: [new, *known] if low else [*known, new]})
+
 
 def written(value: Any) -> str:
     """A value as the grammar writes it."""
@@ -112,20 +136,29 @@ class Scored:
         }
 
 
-def scored(cell: Cell, arm: Arm, metric: str) -> Scored:
+def scored(cell: Cell, arm: Arm, by: str) -> Scored:
     """Score a cell; one that a seed failed has no number, only a word."""
     if arm.diverged:
         return Scored(cell, arm, None, "diverged")
-    if metric == "rounds":
+    if by == "test_rounds":
         if arm.missed or arm.never:
             return Scored(cell, arm, None, arm.rounds_text())
         values = list(arm.costs("round").values())
     else:
-        known = [[row["accuracy"] for row in history if row["accuracy"] is not None] for history in arm.histories]
-        if not all(known):
+        known = [_score(history, by) for history in arm.histories]
+        values = [value for value in known if value is not None]
+        if len(values) < len(known):
             return Scored(cell, arm, None, "not evaluated")
-        values = [accuracies[-1] if metric == "last" else max(accuracies) for accuracies in known]
-    return Scored(cell, arm, values, f"{statistics.mean(values):{'.1f' if metric == 'rounds' else '.4f'}}")
+    return Scored(cell, arm, values, f"{statistics.mean(values):{'.1f' if by == 'test_rounds' else '.4f'}}")
+
+
+def _score(history: History, by: str) -> float | None:
+    if by not in ("test_accuracy", "test_best"):
+        return late_mean(history, by)
+    accuracies = [row["accuracy"] for row in history if row["accuracy"] is not None]
+    if not accuracies:
+        return None
+    return float(accuracies[-1] if by == "test_accuracy" else max(accuracies))
 
 
 @dataclass(frozen=True)
@@ -133,16 +166,14 @@ class Choice:
     """All cells, best first (those without a number last), and what may be said of the best."""
 
     grid: Grid
-    metric: str
+    by: str
     ranked: list[Scored]
 
     @classmethod
-    def of(cls, grid: Grid, cells: Sequence[Cell], arms: Sequence[Arm], metric: str | None) -> Choice:
-        """Without a metric: rounds to the target where some cell reaches it with every seed, else the last accuracy."""
-        metric = metric or ("rounds" if any(not arm.never and not arm.missed for arm in arms) else "last")
-        sign = 1 if metric == "rounds" else -1
-        all_cells = [scored(cell, arm, metric) for cell, arm in zip(cells, arms, strict=True)]
-        return cls(grid, metric, sorted(all_cells, key=lambda s: float("inf") if s.mean is None else sign * s.mean))
+    def of(cls, grid: Grid, cells: Sequence[Cell], arms: Sequence[Arm], by: str) -> Choice:
+        sign = 1 if by in LESS else -1
+        all_cells = [scored(cell, arm, by) for cell, arm in zip(cells, arms, strict=True)]
+        return cls(grid, by, sorted(all_cells, key=lambda s: math.inf if s.mean is None else sign * s.mean))
 
     @property
     def best(self) -> Scored | None:
@@ -176,7 +207,7 @@ class Choice:
     def as_dict(self) -> dict[str, Any]:
         """What `sweep.json` says."""
         return {
-            "metric": self.metric,
+            "by": self.by,
             "cells": [one.as_dict(self.grid) for one in self.ranked],
             "best": None if self.best is None else self.best.as_dict(self.grid),
             "runner_up": None if self.runner_up is None else self.runner_up.as_dict(self.grid),

@@ -23,17 +23,20 @@ from ...run.history import Row
 from ...run.signals import TERMINAL, handling
 from ..stats import Arm
 from ..study import Study, finished, known_run, one_run
-from .grid import METRICS, Cell, Choice, Grid, scored
+from .grid import BY, LESS, VALIDATION, Cell, Choice, Grid, scored
 
 Config = dict[str, Any]
 Item = tuple[str, int, str]  # algorithm, seed, folder
 Tell = Callable[[Item, str], None]  # called with each run that has ended, and how it ended
+FAILED = 100.0  # the loss that a search takes for a trial that diverged
 PATIENCE = 60.0  # seconds a child has for the round it is in when all is stopped
 
 
-def configuration(study: Study, grid: Grid, metric: str | None, trials: int | None, batch: int) -> Config:
+def configuration(study: Study, grid: Grid, by: str | None, trials: int | None, batch: int) -> Config:
     """What `config.json` of a sweep says; refuses what cannot work before anything is written."""
-    check(metric is None or metric in METRICS, "sweep", "metric", ", ".join(METRICS), metric)
+    check(by is None or by in BY, "sweep", "by", ", ".join(BY), by)
+    if study.validation == 0 and (by is None or by.startswith("validation")):
+        study = replace(study, validation=VALIDATION)
     most = Range(2, REPEATS.most, whole=True)
     check(trials is None or trials in most, "sweep", "optuna", str(most), trials)
     if trials is None:
@@ -52,9 +55,11 @@ def configuration(study: Study, grid: Grid, metric: str | None, trials: int | No
     task = checked.made_task()
     checked.check(task)
     checked.check_kernels(task)
-    if metric == "rounds" and task.target is None:
-        raise InputError("--metric rounds needs a target: add --target ACCURACY.")
-    about = {"algorithm": grid.base, "grid": grid.texts(), "metric": metric, "optuna": trials, "batch": batch}
+    if by == "test_rounds" and task.target is None:
+        raise InputError("--by test_rounds needs a target: add --target ACCURACY.")
+    has_accuracy = task.metric is not None or not task.data.y.is_floating_point()
+    by = by or ("validation_accuracy" if has_accuracy else "validation_loss")
+    about = {"algorithm": grid.base, "grid": grid.texts(), "by": by, "optuna": trials, "batch": batch}
     return config | {"sweep": about}
 
 
@@ -69,7 +74,7 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
     try:
         about = config["sweep"]
         grid = Grid.parse(about["algorithm"], about["grid"])
-        metric, trials, _ = about["metric"], about["optuna"], about["batch"]
+        by, trials, _ = str(about["by"]), about["optuna"], about["batch"]
     except (KeyError, TypeError, AttributeError) as error:  # edited by hand
         raise InputError(f"The configuration of the sweep cannot be read: {error}.") from error
     study = Study.from_config(config)
@@ -80,9 +85,8 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
         if trials is None:
             cells, arms = list(grid.cells()), _run(config, out, jobs, tell)
         else:
-            metric = metric or "last"  # one measure steers the search from its first trial, and chooses at the end
-            cells, arms = _search(config, grid, metric, out, jobs, tell)
-        choice = Choice.of(grid, cells, arms, metric)
+            cells, arms = _search(config, grid, by, out, jobs, tell)
+        choice = Choice.of(grid, cells, arms, by)
         write_json(out / "sweep.json", document(config, choice))
     return choice
 
@@ -90,7 +94,12 @@ def carry_out(config: Config, out: Path, jobs: int, tell: Tell) -> Choice:
 def document(config: Config, choice: Choice) -> dict[str, Any]:
     """The whole outcome, for `sweep.json` and `--json`."""
     about = {"task": config["task"], "algorithm": config["sweep"]["algorithm"], "grid": config["sweep"]["grid"]}
-    return about | {"target": choice.ranked[0].arm.target, "seeds": config["seeds"], **choice.as_dict()}
+    return about | {
+        "target": choice.ranked[0].arm.target,
+        "seeds": config["seeds"],
+        "validation": config["validation"],
+        **choice.as_dict(),
+    }
 
 
 def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
@@ -106,12 +115,12 @@ def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     return finished(out)[1]
 
 
-def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell: Tell) -> tuple[list[Cell], list[Arm]]:
+def _search(config: Config, grid: Grid, by: str, out: Path, jobs: int, tell: Tell) -> tuple[list[Cell], list[Arm]]:
     """Ask Optuna for a batch of trials, run it, tell it the scores. The sampler has a fixed seed and the batch a fixed
     size, so a search that is continued asks for the same trials again and finds their runs done."""
     optuna, about = _optuna(), config["sweep"]
     sampler = optuna.samplers.TPESampler(seed=0)
-    search = optuna.create_study(direction="minimize" if metric == "rounds" else "maximize", sampler=sampler)
+    search = optuna.create_study(direction="minimize" if by in LESS else "maximize", sampler=sampler)
     cells: dict[str, Cell] = {}
     arms: list[Arm] = []
     asked = 0
@@ -125,8 +134,8 @@ def _search(config: Config, grid: Grid, metric: str, out: Path, jobs: int, tell:
         for trial, cell in zip(trials, picked, strict=True):
             arm = by_name[canonical(grid, cell)]
             longest = max(history[-1]["round"] for history in arm.histories)
-            failed = 2.0 * longest if metric == "rounds" else 0.0  # steers the search, and is never reported
-            mean = scored(cell, arm, metric).mean
+            failed = {"test_rounds": 2.0 * longest}.get(by, FAILED if by in LESS else 0.0)  # steers, is not reported
+            mean = scored(cell, arm, by).mean
             search.tell(trial, failed if mean is None else mean)
     return list(cells.values()), arms
 

@@ -1,0 +1,98 @@
+"""The index over every table and figure of the papers, and all pages, from the records below a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...files import write_text
+from . import HEADINGS, verdict
+from . import plan as plans
+from .carry_out import Measured, Place, read
+from .page import controls, page
+from .picture import curves
+from .plan import Plan
+from .verdict import counted, judge, per_seed
+
+INTRODUCTION = """# Results
+
+Every table and figure of the five papers that was run on two cores, under one of four headings:
+
+- **At the paper's setting**: its data, model, partition, cohort, local work and rounds.
+- **Near the paper's setting**: its model, partition rule, cohort, local work and at least half of its rounds, on data
+  of the same source. What differs is named.
+- **On a stand-in**: something smaller. It says nothing about the paper's claim.
+- **Not run**, with the reason and the hours it would take.
+
+Each study's page has the figures by seed, with intervals, commits and the commands that repeat them. The runs are kept
+as small files below `STUDY/runs`; `fedkeel reproduce STUDY --out docs/results` reads those and runs what is missing,
+and `fedkeel reproduce --index --out docs/results` writes all pages again without running anything."""
+Study = tuple[Plan, list[Measured]]
+
+
+def write_page(plan: Plan, measured: Sequence[Measured], out: Path) -> Path:
+    """Write NAME.md, and the curves of its panels beside it."""
+    file = out / f"{plan.name}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for one in measured:
+        if (drawing := curves(one)) is not None:
+            write_text(out / plan.name / f"{one.panel.folder}.svg", drawing)
+    write_text(file, page(plan, measured))
+    return file
+
+
+def write_index(out: Path) -> str:
+    """Write every page again from the records, and README.md: what holds under each heading, and what was not run."""
+    studies: dict[str, Study] = {}
+    for name in plans.names():
+        plan = plans.load(name)
+        studies[name] = plan, list(read(plan, Place(plan, out, out)))
+        write_page(*studies[name], out)
+    contents = plans.contents()
+    lines = [INTRODUCTION]
+    for heading, title in HEADINGS.items():
+        lines += ["", f"## {title}", "", *_table(heading, contents, studies)]
+    lines += ["", "## Not experiments, or without a study", ""]
+    for paper in contents.values():
+        without = [one for one in paper["items"] if "why" in one]
+        lines += [f"- {paper['short']}, {one['item']} ({one['what']}): {one['why']}" for one in without]
+    first, rest = (verdict.__doc__ or "").strip().split(". ", 1)
+    lines += ["", "## How a verdict is reached", "", f"{first}.", rest, "", "## Other studies", ""]
+    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
+    lines += [f"- [{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
+    text = "\n".join(lines) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "README.md", text)
+    return text
+
+
+def _table(heading: str, contents: dict[str, Any], studies: dict[str, Study]) -> list[str]:
+    """The panels below a heading, by study."""
+    left_out = heading == "not run"
+    lines = [
+        "| paper | panel | why | hours |" if left_out else "| paper | panel | seeds | result |",
+        "|---|---|---|---|",
+    ]
+    for paper in contents.values():
+        items: dict[str, list[str]] = {}
+        for one in paper["items"]:
+            items.setdefault(one.get("study", ""), []).append(one["item"])
+        for name, (_, measured) in studies.items():
+            for one in measured:
+                if name in items and one.panel.heading == heading:
+                    where = f"[{paper['short']}, {', '.join(items[name])}]({name}.md)"
+                    lines.append(f"| {where} | {one.panel.name} | {_answer(one)} |")
+    return lines if len(lines) > 2 else ["None yet."]
+
+
+def _answer(measured: Measured) -> str:
+    panel = measured.panel
+    if panel.heading == "not run":
+        return f"{panel.why} | {'unknown' if panel.hours is None else f'{panel.hours:g}'}"
+    if not measured.arms:
+        return "0 | not run yet"
+    seeds = max(len(per_seed(measured, name, panel.metric)) for name in panel.arms)
+    text = counted([claim.verdict for claim in judge(measured)])
+    control = controls([measured])
+    return f"{seeds} | {text}" + (f"; {control[0].lower()}{control[1:]}" if control else "")

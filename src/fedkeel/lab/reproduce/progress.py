@@ -1,0 +1,61 @@
+"""Progress of a whole study: one line for all that is left, with the time it still takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from rich import progress
+from rich.console import Console
+
+from ...run.history import Row
+from .estimate import Left
+from .record import Wanted
+
+
+class Progress:
+    """Shows how far a study is; where the output is no terminal, a line for every run that ends."""
+
+    def __init__(self, left: Sequence[Left], console: Console) -> None:
+        self.console, self.began = console, time.monotonic()
+        self.by_place: dict[Path, Left] = {}
+        for one in left:
+            self.by_place |= {run.place: one for run in one.runs}
+        self.panels = {one.panel.task: one for one in left}
+        self.total = sum(one.seconds for one in left)
+        self.done = 0.0  # estimated seconds of the runs that have ended
+        columns = [progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24)]
+        columns.append(progress.TextColumn("{task.fields[state]}"))
+        self.bar = progress.Progress(*columns, console=console, disable=not console.is_terminal)
+        self.line = self.bar.add_task("", total=max(self.total, 1e-9), state="")
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def row(self, wanted: Wanted, row: Row) -> None:
+        """Take in a row of a run; a run that was known has one row, its last."""
+        one = self.by_place.get(wanted.place) or self.panels.get(wanted.study.task)  # or a grid's extension
+        if one is None or not one.runs:
+            return
+        spent = self.done + one.seconds_of(wanted, row["round"])
+        if wanted.place not in self.by_place and row["round"] == 0:
+            self.total += one.seconds_of(wanted)
+        ended = row["round"] == wanted.study.rounds
+        text = f"{wanted.text} #{wanted.seed}, round {row['round']}/{wanted.study.rounds}, {self._left(spent)}"
+        self.bar.update(self.line, total=self.total, completed=spent, description=one.panel.name, state=text)
+        if ended:
+            self.done = spent
+            if not self.console.is_terminal:
+                self.console.print(f"{one.panel.name}: {text}", soft_wrap=True, highlight=False)
+
+    def _left(self, spent: float) -> str:
+        """The time the whole study still takes: the estimate, corrected by how long its part so far really took."""
+        elapsed = time.monotonic() - self.began
+        pace = elapsed / spent if spent > 1 else 1.0
+        return f"{timedelta(seconds=round(max(0.0, self.total - spent) * pace))} left of the study"
