@@ -176,6 +176,7 @@ class Buffered:
             later = [flight for flight in heap if flight.version == version and flight.fate == ARRIVES]
             reported[version] = np.sort(np.array([flight.client for flight in group], dtype=np.int64))
             parts += self._parts(job, state, engine, out, group, later)
+        parts = [*screened(job, state, parts)] if job.algorithm.hooks["screen"] else parts
         columns = zip(*(flight.costs for flight in (*arrived, *absent)), strict=True)
         counts = dict(zip(COSTS, map(sum, columns), strict=False))
         late, lost = ([flight.client for flight in absent if flight.fate == fate] for fate in (LATE, LOST))
@@ -200,8 +201,7 @@ class Buffered:
                 return [replace(part, counts={}) for part in found]
             out.keep(version, engine.run(train, broadcast, work))
         now, then = ({flight.client for flight in flights} for flights in (group, later))
-        taken: Iterable[Sums | Update] = out.take(version, now, then)
-        taken = screened(job, state, taken) if algorithm.hooks["screen"] else taken
+        taken = out.take(version, now, then)
         if factor == 1 and self.alpha is None:
             return taken
         return [self._scaled(part, factor, broadcast, state) for part in taken if isinstance(part, Update)]

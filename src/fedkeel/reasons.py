@@ -39,8 +39,8 @@ class Reasons:
     refuses(part, algorithm): why it is refused. unfit(rule, algorithm, task, world): why it cannot work there.
     warns(rule, algorithm, participation, steps): a warning. numbers_only: its hooks keep and send no model vectors.
     sends: what its clients send beside the update and its server half uses, which would bypass a robust aggregation
-    or a guard that clips updates. unbuffered: why an asynchronous pace is refused with it ("it ..."); the notes on those
-    that are allowed there are in BUFFERED.
+    or a guard that clips updates. unbuffered: why an asynchronous pace is refused with it ("it ..."); rules that are
+    allowed there are in BUFFERED.
     """
 
     refuses: Reason = nothing
@@ -292,5 +292,5 @@ BUFFERED: dict[type[Rule], str] = {  # what a rule means by "round" in an asynch
     rules.MimeLite: "m is that of the version the client received; full gradients count by staleness, like Delta",
     rules.Contrastive: "the received model is the version that the client was dispatched with",
     rules.Schedule: "t and R count server steps",
-    rules.Guard: "the median is of the updates that arrived for one server step, before they are scaled by staleness",
+    rules.Guard: "norms are of updates as they are scaled by staleness; medians are of those that arrived together",
 }
