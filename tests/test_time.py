@@ -296,7 +296,7 @@ def test_time_needs_a_fleet(given):
 
 
 def test_a_decay_needs_rounds():
-    with pytest.raises(fk.InputError, match="A decay needs the number of rounds"):
+    with pytest.raises(fk.InputError, match="A decay and ScaleFL need the number of rounds"):
         fk.train(toy(), "fedavg:decay=step", timed(), sim_seconds=3)
 
 

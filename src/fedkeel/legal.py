@@ -169,18 +169,18 @@ def _refuse_asynchrony(algorithm: Algorithm) -> None:
 
 
 def _refuse_small_cohorts(algorithm: Algorithm, task: Task, world: World) -> None:
-    size, weights = world.largest(len(task.data)), algorithm.weighing
+    size, weights, where = world.largest(len(task.data)), algorithm.weighing, "cohort"
     if isinstance(algorithm.pace, Buffered):
-        size = algorithm.pace.buffer
+        size, where = algorithm.pace.buffer, "buffer"
         if world.sampler != "uniform":
             raise InputError(f"An asynchronous run draws its clients uniformly; leave out sampler={world.sampler}.")
     if size < weights.least():
         raise InputError(
-            f"{weights} needs at least {weights.least()} clients in a round, and the cohort has {size}; "
-            "give a larger cohort."
+            f"{weights} needs at least {weights.least()} clients in a round, and the {where} has {size}; "
+            f"give a larger {where}."
         )
     if size < world.min_clients:
         raise InputError(
-            f"With min_clients={world.min_clients} no round would make a server step, because the cohort has {size}; "
-            "give a larger cohort or a smaller min_clients."
+            f"With min_clients={world.min_clients} no round would make a server step, because the {where} has {size}; "
+            f"give a larger {where} or a smaller min_clients."
         )

@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..pretrained import checksum_of
 from ..ranges import COUNT, SEED, Range
 from ..round import Job
-from ..rules import Schedule
+from ..rules import Schedule, SelfDistillation
 from ..settings import (
     NUMBER,
     POSITIVE,
@@ -53,6 +53,7 @@ DTYPE = one_of(DTYPES, " or ".join(DTYPES))
 DEVICE = Kind(str, is_here, "'cpu', or 'cuda' or 'mps' where this machine and its torch have one")
 SHARE = number(Range(0, 0.9))
 SIM_SECONDS = Range(1e-9, 1e12)
+BY_ROUNDS = (Schedule, SelfDistillation)  # rules that depend on how many rounds there will be
 
 
 def _read_every(text: str) -> int | str:
@@ -147,8 +148,8 @@ class SharedConfig:
                 raise InputError(f"'{name}' is in simulated seconds, and only devices take time; give a fleet.")
         if self.sim_seconds is not None and self.eval_last is not None:
             raise InputError("The last rounds of a run that ends by the clock are not known; leave out eval_last.")
-        if self.sim_seconds is not None and any(isinstance(rule, Schedule) for rule in job.algorithm.rules):
-            raise InputError("A decay needs the number of rounds; leave it out, or give rounds and no sim_seconds.")
+        if self.sim_seconds is not None and any(isinstance(rule, BY_ROUNDS) for rule in job.algorithm.rules):
+            raise InputError("A decay and ScaleFL need the number of rounds; give rounds and no sim_seconds.")
 
     def prepared(self, task: Task) -> Task:
         """The task as a run uses it: without the samples for validation, with the test samples that are evaluated."""
