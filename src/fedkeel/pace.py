@@ -224,7 +224,8 @@ def dispatched(job: Job, broadcast: Broadcast, work: Work, now: float = 0.0) -> 
     """These clients under way, from `now` on."""
     assert job.clock is not None
     trips = job.clock.trips(broadcast, work)
-    costs = zip(*(trips.costs[name].tolist() for name in COSTS), strict=True)
+    spent_on = job.clock.costs(broadcast, work, trips)
+    costs = zip(*(spent_on[name].tolist() for name in COSTS), strict=True)
     expected = np.full(len(work.clients), -1) if work.expected is None else work.expected
     columns = (trips.seconds, work.clients, trips.fate, trips.steps, expected)
     rows = zip(*(column.tolist() for column in columns), costs, strict=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import draws
 from ..aggregate import Sums
@@ -65,11 +64,7 @@ class Trips:
     seconds: Floats  # until its update arrives or was due; of a late one until the deadline
     steps: Ints  # really done
     fate: Ints  # ARRIVES, LATE or LOST
-    costs: dict[str, Ints]
-
-    def cost(self, rows: NDArray[np.bool_]) -> dict[str, int]:
-        """What some of the clients cost together."""
-        return {name: int(column[rows].sum()) for name, column in self.costs.items()}
+    share: Floats  # of the steps that a lost client has done
 
 
 @dataclass(frozen=True)
@@ -91,55 +86,72 @@ class Clock:
         """How long clients take that are dispatched with this work, and whether they report."""
         who, price = self.profiles, self.price
         clients, asked = work.clients, work.steps
-        samples = self.sizes(clients)
-        batch = broadcast.plan.batch_size
-        width = samples if batch is None else np.minimum(batch, samples)
-        level = np.zeros(len(clients), dtype=np.int64) if work.levels is None else work.levels
-        up = np.array(price.up)[level]
-        down = np.array([download(broadcast)] if price.down is None else price.down)[level]
-        first_down, first_up, first_overhead = price.survey
-        flops = np.array(price.flops)[level]
-        ease = flops / max(price.flops) if max(price.flops) else np.ones(len(clients))  # of a sub-model
-
-        each = who.seconds[clients] * ease
-        exchanges = 1 + bool(any(price.survey))
-        fixed = 2 * exchanges * who.latency[clients] + (down.sum(1) + first_down) / who.down[clients]
-        fixed = fixed + (up.sum(1) + first_up) / who.up[clients]
-        fixed = fixed + each * (price.once * width + price.passes * samples)
+        samples, width = self._held(broadcast, work)
+        down, up, flops = self._sent(broadcast, work)
+        first_down, first_up, _ = price.survey
+        each = who.seconds[clients]
+        if max(price.flops):  # a sub-model is faster, in proportion to its operations
+            each = each * (flops / max(price.flops))
+        exchanges = 1 + any(price.survey)
+        fixed = 2 * exchanges * who.latency[clients] + (down.sum(-1) + first_down) / who.down[clients]
+        fixed = fixed + (up.sum(-1) + first_up) / who.up[clients]
+        if price.once or price.passes:
+            fixed = fixed + each * (price.once * width + price.passes * samples)
         step = each * price.per_step * width
         steps, due = asked, fixed + step * asked
+        fate, share = np.zeros(len(clients), dtype=np.int64), np.zeros(len(clients))
         if self.deadline is not None:
             room = np.floor((self.deadline - fixed) / step * (1 + 1e-12) + 1e-9)  # a deadline that is met exactly
             steps = np.clip(room, 0, asked).astype(np.int64)
-            due = np.minimum(fixed + step * steps, self.deadline)
-        late = steps < asked if self.late == "drop" else steps == 0
-        if self.deadline is not None:
-            due = np.where(late, self.deadline, due)
-
-        lost, share = np.zeros(len(clients), dtype=bool), np.zeros(len(clients))
-        risky = np.flatnonzero(who.dropout[clients] > 0)
+            late = steps < asked if self.late == "drop" else steps == 0
+            due = np.where(late, self.deadline, np.minimum(fixed + step * steps, self.deadline))
+            fate[late] = LATE
+        if who.reliable:
+            return Trips(due, steps, fate, share)
+        risk = who.dropout[clients]
+        risky = np.flatnonzero(risk > 0)
         drawn = draws.generators(self.seed, "dropout", broadcast.facts.round, clients[risky])
         for row, generator in zip(risky, drawn, strict=True):
             chance, share[row] = generator.random(2)
-            lost[row] = chance < who.dropout[clients[row]]
-        fate = np.where(lost, LOST, np.where(late, LATE, ARRIVES))
+            if chance < risk[row]:
+                fate[row] = LOST
+        return Trips(due, steps, fate, share)
 
-        # A lost client has done a share of its steps; one that is too late for any step has only received the model.
-        done = np.where(late & (self.late == "drop"), asked, steps)
-        some = np.floor(share * done).astype(np.int64)
+    def costs(self, broadcast: Broadcast, work: Work, trips: Trips) -> dict[str, Ints]:
+        """What these clients cost, a number for each.
+
+        A lost client has done a share of its steps; one that is too late for any step has only received the model.
+        """
+        price, fate = self.price, trips.fate
+        samples, width = self._held(broadcast, work)
+        down, up, flops = self._sent(broadcast, work)
+        first_down, first_up, first_overhead = price.survey
+        done = np.where((fate == LATE) & (self.late == "drop"), work.steps, trips.steps)
+        some = np.floor(trips.share * trips.steps).astype(np.int64) * (fate == LOST)
         whole = (fate == ARRIVES) | ((fate == LATE) & (done > 0))
-        part_gradients, part_samples = np.rint(price.per_step * np.array([some, some * width])).astype(np.int64)
-        gradients = np.where(whole, price.gradients(done, samples, width), part_gradients * lost)
-        evaluated = np.where(whole, price.evaluated(done, samples, width), part_samples * lost)
-        costs = {
-            "gradients": gradients,
+        parts = np.rint(price.per_step * np.array([some, some * width])).astype(np.int64)
+        evaluated = np.where(whole, price.evaluated(done, samples, width), parts[1])
+        return {
+            "gradients": np.where(whole, price.gradients(done, samples, width), parts[0]),
             "samples": evaluated,
-            "bytes_down": down[:, 0] + first_down,
-            "bytes_up": (up[:, 0] + first_up) * whole,
-            "overhead_bytes": down[:, 1] + (up[:, 1] + first_overhead) * whole,
+            "bytes_down": down[..., 0] + first_down + 0 * done,
+            "bytes_up": (up[..., 0] + first_up) * whole,
+            "overhead_bytes": down[..., 1] + (up[..., 1] + first_overhead) * whole,
             "flops": evaluated * flops,
         }
-        return Trips(due, steps, fate, costs)
+
+    def _held(self, broadcast: Broadcast, work: Work) -> tuple[Ints, Ints]:
+        """The samples of each client, and of its batches."""
+        samples, batch = self.sizes(work.clients), broadcast.plan.batch_size
+        return samples, samples if batch is None else np.minimum(batch, samples)
+
+    def _sent(self, broadcast: Broadcast, work: Work) -> tuple[Ints, Ints, Ints]:
+        """(payload, overhead) down and up, and the operations of a sample's gradient: of all clients or, with levels,
+        of each.
+        """
+        price, level = self.price, 0 if work.levels is None else work.levels
+        down = np.array([download(broadcast)] if price.down is None else price.down)
+        return down[level], np.array(price.up)[level], np.array(price.flops)[level]
 
     def attend(self, broadcast: Broadcast, work: Work, goal: int, now: float) -> tuple[Work, Sums]:
         """The work of the clients that report in a synchronous round, and a part with the others and their costs.
@@ -158,10 +170,9 @@ class Clock:
             end = float(trips.seconds[taken].max())
         else:
             end = float(trips.seconds.max()) if self.deadline is None else self.deadline
+        if taken.all() and len(taken):
+            return replace(work, steps=trips.steps), Sums(until=now + end)
         late, lost = (work.clients[trips.fate == fate].tolist() for fate in (LATE, LOST))
-        absent = Sums(late=late, lost=lost, until=now + end, counts=trips.cost(~taken))
+        counts = {name: int(column[~taken].sum()) for name, column in self.costs(broadcast, work, trips).items()}
+        absent = Sums(late=late, lost=lost, until=now + end, counts=counts)
         return replace(work, steps=trips.steps).rows(np.flatnonzero(taken)), absent
-
-    def steps(self, work: Work, broadcast: Broadcast) -> Ints:
-        """The steps that clients can do before the deadline, whatever happens to them on the way."""
-        return self.trips(broadcast, work).steps

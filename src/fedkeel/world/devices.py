@@ -65,6 +65,11 @@ class Profiles:
         return here
 
     @cached_property
+    def reliable(self) -> bool:
+        """No client is ever lost."""
+        return not self.dropout.any()
+
+    @cached_property
     def always(self) -> bool:
         """Every client is available all the time."""
         return bool((self.share == 1).all())
