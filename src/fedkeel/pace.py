@@ -62,7 +62,8 @@ class Synchronous:
 
     def whom(self, job: Job, state: State) -> Ints:
         """The clients to invite now."""
-        return job.world.who(state.round + 1, len(job.task.data), job.seed, job.task.data.sizes, available(job, state))
+        data, there = job.task.data, available(job, state.round, state.sim_seconds)
+        return job.world.who(state.round + 1, len(data), job.seed, data.sizes, there)
 
     def gather(self, job: Job, state: State, engine: Engine, broadcast: Broadcast, work: Work) -> Gathered:
         """Wait for these clients; weighted means are summed on the workers, unless a rule screens the updates."""
@@ -130,7 +131,7 @@ class Buffered:
     def whom(self, job: Job, state: State) -> Ints:
         """The clients for the free slots after a server step."""
         free, busy = self.inflight - len(state.flights.clients), {flight.client for flight in state.flights.clients}
-        population, there = len(job.task.data), available(job, state)
+        population, there = len(job.task.data), available(job, state.round, state.sim_seconds)
         generator = draws.generator(job.seed, "cohort", state.round + 1)
         if free < self.dispatch:
             return np.empty(0, dtype=np.int64)
@@ -161,7 +162,7 @@ class Buffered:
                 busy.discard(flight.client)
             free = self.inflight - len(heap)
             if free >= self.dispatch and len(arrived) < self.buffer:
-                for one in more.take(free, busy, available(job, replace(state, sim_seconds=now))):
+                for one in more.take(free, busy, available(job, state.round, now)):
                     heapq.heappush(heap, one._replace(arrival=now + one.arrival))
                     seen.add(one.client)
         now = now if arrived or absent else now + WAIT
@@ -286,23 +287,26 @@ class Out:
     broadcasts: dict[str, Broadcast]
     updates: dict[str, Update]  # by `version/number`
 
-    def _names(self, version: int) -> list[str]:
-        return [name for name in self.updates if name.startswith(f"{version}/")]
+    def __post_init__(self) -> None:
+        self.names: dict[int, list[str]] = {}  # of updates, by version
+        for name in self.updates:
+            self.names.setdefault(int(name.partition("/")[0]), []).append(name)
 
     def trained(self, version: int) -> bool:
         """Whether the clients of this version have trained."""
-        return bool(self._names(version))
+        return version in self.names
 
     def keep(self, version: int, updates: Iterable[Sums | Update]) -> None:
         """Keep updates until their clients arrive."""
         for number, update in enumerate(updates):
             assert isinstance(update, Update)
             self.updates[f"{version}/{number}"] = replace(update, counts={})
+            self.names.setdefault(version, []).append(f"{version}/{number}")
 
     def take(self, version: int, now: set[int], later: set[int]) -> list[Sums | Update]:
         """The updates of clients that arrive now; those that arrive later stay, at most with as many others."""
         found: list[Sums | Update] = []
-        for name in self._names(version):
+        for name in self.names[version]:
             update = self.updates[name]
             rows, dropped = _among(update.clients, now), _among(update.dropped, now)
             if rows.all() and dropped.all():
@@ -316,12 +320,12 @@ class Out:
 
     def forget(self, under_way: set[int], models: bool) -> tuple[int, ...]:
         """Drop what no client under way needs; gives the versions that are over. models: x_v is needed at arrival."""
-        known = {int(name.partition("/")[0]) for name in (*self.broadcasts, *self.updates)}
+        known = {*map(int, self.broadcasts), *self.names}
         for version in known:
             if version not in under_way or (self.trained(version) and not models):
                 self.broadcasts.pop(str(version), None)
             if version not in under_way:
-                for name in self._names(version):
+                for name in self.names.pop(version, []):
                     del self.updates[name]
         return tuple(sorted(known - under_way))
 
@@ -330,12 +334,12 @@ def _among(clients: Ints, some: set[int]) -> NDArray[np.bool_]:
     return np.array([client in some for client in clients.tolist()], dtype=bool)
 
 
-def available(job: Job, state: State) -> Any:
+def available(job: Job, version: int, now: float) -> Any:
     """A function that says which clients can be dispatched now; None if all can."""
     clock = job.clock
     if clock is None or clock.profiles.always:
         return None
-    return lambda clients: clock.profiles.available(clients, job.seed, state.round + 1, state.sim_seconds)
+    return lambda clients: clock.profiles.available(clients, job.seed, version + 1, now)
 
 
 def screened(job: Job, state: State, updates: Iterable[Sums | Update]) -> Iterator[Update]:
