@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import draws
 from ..errors import FedkeelError, InputError, one_line, reason
 from . import convert
-from .partition import in_words
+from .partition import in_values, in_words
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
@@ -37,6 +37,7 @@ class FederatedData:
         test: tuple[Any, Any] | None = None, partition: str = "",
     ) -> None:  # fmt: skip
         self.partition = partition  # in words; empty where the clients came with the data
+        self.dealt: dict[str, Any] = {}  # the same by its name and parameters
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
@@ -66,7 +67,9 @@ class FederatedData:
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
-            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
+            made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
+            made.dealt = in_values(clients)
+            return made
         ids = _ids(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
@@ -81,7 +84,9 @@ class FederatedData:
         if ids.dtype.kind == "f" and not np.isfinite(ids).all():
             raise InputError("A client id is NaN or infinite; give every sample the id of its client.")
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
-        return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
+        made = cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
+        made.dealt = in_values(clients)
+        return made
 
     @classmethod
     def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:
