@@ -63,7 +63,7 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held, words = _held(clients, y), in_words(clients)
+        held, words = _lists(_held(clients, y)), in_words(clients)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
@@ -263,6 +263,17 @@ def _held(clients: Clients, y: Tensor) -> Any:
         raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
 
 
+def _lists(held: Any) -> Any:
+    """Sample indices of each client as arrays, whatever kind of list each of them is; anything else as it is."""
+    if not isinstance(held, list | tuple) or not held:
+        return held
+    kinds = (np.ndarray, Tensor, list, tuple, range)
+    if not all(isinstance(own, kinds) or convert.is_frame(own) for own in held):
+        return held
+    arrays = [np.asarray(own) for own in held]
+    return arrays if all(own.ndim == 1 for own in arrays) else held
+
+
 def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, torch.utils.data.DataLoader | torch.utils.data.Dataset):
         kind = type(values).__name__
@@ -275,6 +286,7 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
+        values = convert.unframed(values, name)
         try:
             array = np.asarray(values)
         except ValueError as error:
@@ -283,7 +295,7 @@ def _tensor(values: Any, name: str) -> Tensor:
             raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        array = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)  # pandas lends its own
         try:
             tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
         except TypeError as error:
@@ -304,6 +316,7 @@ def _ids(held: Any) -> NDArray[Any]:
     """Client ids as an array; its texts all take the room of the longest."""
     if isinstance(held, list | tuple) and any(isinstance(one, str) and len(one) > convert.NAME for one in held):
         raise InputError(f"A client id has more than {convert.NAME} characters.")
+    held = convert.unframed(held, "clients")
     try:
         return np.asarray(held)
     except ValueError as error:
