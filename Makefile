@@ -1,5 +1,7 @@
 # make demo    set up .venv and compare algorithms on a task made on the spot
 # make test    set up .venv and run what CI runs: lint, types, tests, doctests
+# make test-all  the same, then what needs more than make test installs: the documentation site
+# make docs    build the documentation site below site/, warnings are errors
 # make attack  kill, damage and fuzz for about two hours, and count what became of it: docs/reliability.md
 # make bench   set up .venv, install other frameworks beside it, and measure: docs/speed.md
 
@@ -8,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test attack bench lint types clean
+.PHONY: demo test test-all docs attack bench lint types clean
 
 demo: $(STAMP)
 	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
@@ -16,6 +18,12 @@ demo: $(STAMP)
 
 test: lint types $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "not study"
+
+test-all: test docs
+
+docs: $(STAMP)
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 attack: $(STAMP)
 	$(BIN)/python attack/run.py
@@ -37,4 +45,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.venvs benchmarks/.data runs .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site benchmarks/.venvs benchmarks/.data runs .mypy_cache .ruff_cache .hypothesis

@@ -206,7 +206,7 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
         (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),
         (["synthetic:users=0", "fedavg"], "must be an integer in [1, 1e"),
-        (["synthetic:colour=red", "fedavg"], "Unknown parameter of task synthetic 'colour'. Known: seed, users."),
+        (["synthetic:colour=red", "fedavg"], "task synthetic 'colour'. Known: pretrained, seed, users."),
         (["--config", "nowhere.json"], "is not there"),
         (["--config", "."], ". cannot be read as JSON: Is a directory."),
     ],

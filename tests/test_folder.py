@@ -222,11 +222,12 @@ def test_a_damaged_mark_is_no_obstacle(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "fedavg/seed-0/history.jsonl", "fedavg/seed-0/config.json"])
-def test_a_report_does_not_leave_out_what_is_missing(tmp_path, capsys, name):
+def test_a_report_does_not_leave_out_what_is_missing_and_nothing_is_trained_again(tmp_path, capsys, name):
     place = tmp_path / "d"
     words = ["run", "synthetic:users=6", "fedavg", "gel", "--rounds", "2", "--cohort", "3", "--out", str(place)]
     assert main(words) == 0
     (place / name).unlink()
     capsys.readouterr()
-    assert main(["report", str(place)]) == 2
-    assert capsys.readouterr().err == f"fedkeel: {place / name} is not there.\n"
+    for command in ("report", "resume"):
+        assert main([command, str(place)]) == 2
+        assert capsys.readouterr().err == f"fedkeel: {place / name} is not there.\n"

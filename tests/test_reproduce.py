@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,6 +14,7 @@ from fedkeel.cli import main
 from fedkeel.errors import InputError
 from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
 from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
+from fedkeel.lab.reproduce.picture import curves
 from fedkeel.lab.reproduce.record import Record, Wanted
 from fedkeel.lab.reproduce.verdict import counted, gain, judge, per_seed, verdict
 from fedkeel.lab.stats import Arm, Gain
@@ -223,6 +225,14 @@ def test_the_page_shows_savings_and_courses():
     assert "| gradients, base | 0 | 20 | 50 | 100 | 150 | 200 |" in text
 
 
+def test_curves_are_drawn_once_an_arm_has_some():
+    arms = {"base": reaching(36, 38, 40), "gel": reaching(18, 20, 22), "long": reaching(10, 10, 10)}
+    drawn = curves(made_up(arms))
+    assert drawn is not None and drawn.count("<polyline") == 4  # and the target
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert curves(Measured(tiny().panels[0])) is None
+
+
 def test_a_study_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path):
     made, first, second = tiny(), Rows(), Rows()
     found = run(made, tmp_path / "runs", first, tmp_path / "out")
@@ -232,6 +242,7 @@ def test_a_study_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path
     assert page.page(made, again) == page.page(made, found)
     assert [one.arms for one in read(made, Place(made, tmp_path, tmp_path / "out"))] == [one.arms for one in found]
     text = index.write_page(made, found, tmp_path / "out").read_text()
+    assert (tmp_path / "out/paper/table0/one.svg").exists() and "](table0/one.svg)" in text
     assert "**control**: long" in text and "| 20 |" in text and "10+ ↓" in text
     assert "0 of 1 claims hold" in text  # no arm is at 99 % after four rounds
     assert "fedkeel run synthetic:users=20 fedavgcm --cohort 3 --budget 2:4 --rounds 4 --target 0.99 --seed 3" in text
@@ -287,6 +298,16 @@ def test_a_stopped_study_goes_on_to_the_same_figures(tmp_path: Path):
 
 def _without_time(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "hours in all" not in line)
+
+
+def test_what_a_killed_study_was_writing_is_removed(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    place = tmp_path / "paper/table0"
+    for file in (place / "one/fedavgcm/.seed-3.settings.json.7", place / "records/one/fedavgcm/.seed-3.json.8"):
+        file.parent.mkdir(parents=True)
+        file.write_text("{")
+    run(made, tmp_path)
+    assert [file for file in tmp_path.rglob(".*") if file.name != ".fedkeel.json"] == []
 
 
 def test_runs_of_other_settings_are_not_taken_for_this_studys(tmp_path: Path):

@@ -18,7 +18,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,14 @@ def leftover(name: str) -> str | None:
     """
     found = re.fullmatch(r"\.(.+)\.\d+", name)
     return None if found is None else found[1]
+
+
+def remove_leftovers(file: Path) -> None:
+    """Remove what killed processes were writing in the place of this file."""
+    with suppress(OSError):
+        for other in file.parent.iterdir():
+            if leftover(other.name) == file.name:
+                other.unlink(missing_ok=True)
 
 
 # JSON and TOML

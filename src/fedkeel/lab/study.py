@@ -20,7 +20,7 @@ from ..ranges import REPEATS
 from ..run import training
 from ..run.checkpoint import Known, check_model, ended, read_config
 from ..run.config import RunConfig, SharedConfig
-from ..run.folder import CONFIG, locked
+from ..run.folder import CONFIG, HISTORY, locked
 from ..run.history import History, Row
 from ..settings import from_file
 from ..task import Task
@@ -224,7 +224,7 @@ def known_run(study: Study, text: str, seed: int, folder: Path) -> Known | None:
 
     Refuses the directory of another run.
     """
-    if not (folder / CONFIG).exists():
+    if not (folder / CONFIG).exists() and not (folder / HISTORY).exists():
         return None
     known = ended(folder) or Known(read_config(folder), History(), "stopped")
     found = known.config | {"task": str(known.config["task"]).partition(":")[0]}  # its parameters are in another order

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import recipes
 from ...errors import InputError
-from ...files import read_json, write_json
+from ...files import read_json, remove_leftovers, write_json
 from ...run.history import History, Row
 from ...task import Task
 from ..stats import Arm
@@ -84,6 +84,8 @@ class Place:
             if settings.exists():  # a run that an earlier version of the study left here is not this one's
                 wanted.compare(settings, read_json(settings))
             folder.parent.mkdir(parents=True, exist_ok=True)
+            for file in (settings, self.record_of(wanted)):
+                remove_leftovers(file)
             write_json(settings, wanted.settings())
 
             def row(text: str, seed: int, row: Row) -> Any:

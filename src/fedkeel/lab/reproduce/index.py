@@ -11,6 +11,7 @@ from . import HEADINGS, verdict
 from . import plan as plans
 from .carry_out import Measured, Place, read
 from .page import controls, page
+from .picture import curves
 from .plan import Plan
 from .verdict import counted, judge, per_seed
 
@@ -31,9 +32,12 @@ Study = tuple[Plan, list[Measured]]
 
 
 def write_page(plan: Plan, measured: Sequence[Measured], out: Path) -> Path:
-    """Write NAME.md."""
+    """Write NAME.md, and the curves of its panels beside it."""
     file = out / f"{plan.name}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
+    for one in measured:
+        if (drawing := curves(one)) is not None:
+            write_text(out / plan.name / f"{one.panel.folder}.svg", drawing)
     write_text(file, page(plan, measured))
     return file
 

@@ -14,6 +14,7 @@ from ..stats import interval
 from ..sweep.grid import BY
 from . import HEADINGS
 from .carry_out import Measured, texts_of
+from .picture import curves
 from .plan import COSTS, Panel, Plan
 from .verdict import Judged, counted, judge, missed, number, per_seed
 
@@ -30,8 +31,8 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the rounds, at which a course is
 def page(plan: Plan, measured: Sequence[Measured]) -> str:
     """The page of a study."""
     lines = [f"# {plan.title}", "", f"{plan.paper}. {plan.what}", ""]
-    lines += [f"**{summary(one_heading, found)}**" for one_heading, found in by_heading(measured).items()]
-    lines += [f"{text}." for text in [controls(measured)] if text]
+    lines += [f"- {summary(one_heading, found)}" for one_heading, found in by_heading(measured).items()]
+    lines += [f"- {text}." for text in [controls(measured)] if text]
     lines += ["", plan.note] if plan.note else []
     lines += [
         "",
@@ -116,6 +117,9 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
         ]
     lines += [f"| {UNITS[panel.metric]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
     lines += [_arm_line(measured, name) for name in panel.arms]
+    if curves(measured) is not None:
+        place = f"{plan.name.rpartition('/')[2]}/{panel.folder}.svg"
+        lines += ["", f"![test accuracy in percent over the rounds, mean over seeds]({place})"]
     if claims := judge(measured):
         lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
         lines += [_claim_line(claim) for claim in claims]
