@@ -106,5 +106,6 @@ def reference() -> str:
     """Every public name."""
     names = [name for name in fk.__all__ if name[0] != "_" and name not in ("tasks", "trackers")]
     order = sorted(names, key=lambda name: (name[0].isupper(), name.lower()))
-    lines = ["# API reference", "All names of `import fedkeel as fk`.", *(f"::: fedkeel.{name}" for name in order)]
+    places = (f"lab.{fk.LAB[name]}.{name}" if name in fk.LAB else name for name in order)  # imported when used
+    lines = ["# API reference", "All names of `import fedkeel as fk`.", *(f"::: fedkeel.{place}" for place in places)]
     return "\n\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedkeel as fk
 from fedkeel.data.partition import dirichlet_repeated, iid, natural
+from fedkeel.errors import InputError
 
 FederatedData = fk.FederatedData
 
@@ -284,3 +285,45 @@ def test_arrays_in_the_byte_order_of_other_machines_are_taken():
 def test_a_csv_test_file_without_a_column_is_refused(write):
     train, test = write("c,x,y\na,1,0\n"), write("y\n0\n", "test.csv")
     assert "has no column 'x'" in message_of(lambda: FederatedData.from_csv(train, "c", "y", test))
+
+
+def test_numpy_pandas_and_torch_give_the_same_data():
+    pandas = pytest.importorskip("pandas")
+    x, y, owner = np.arange(24.0).reshape(12, 2), np.arange(12) % 3, np.arange(12) % 4
+    plain = FederatedData.from_arrays(x, y, clients=owner, test=(x[:3], y[:3]))
+    frame, names = pandas.DataFrame(x, columns=["a", "b"]), pandas.Series([f"u{i}" for i in owner])
+    same = [
+        (frame, pandas.Series(y, index=range(5, 17)), pandas.Series(owner)),
+        (frame, pandas.DataFrame({"y": y}), pandas.DataFrame({"owner": owner})),
+        (frame, pandas.Series(y, dtype="Int64"), pandas.Series(owner, dtype="Int64")),
+        (frame, pandas.Series(y).astype("category"), names),
+        (torch.tensor(x), torch.tensor(y), torch.tensor(owner)),
+        (x.tolist(), y.tolist(), names.astype("category")),
+    ]
+    by_client = [np.flatnonzero(owner == i) for i in range(4)]
+    for kind in (list, torch.tensor, pandas.Series, tuple):
+        same.append((x, y, [kind(own) for own in by_client]))
+    for inputs, targets, clients in same:
+        data = FederatedData.from_arrays(inputs, targets, clients=clients, test=(inputs[:3], targets[:3]))
+        assert (
+            torch.equal(data.x, plain.x) and torch.equal(data.y, plain.y) and torch.equal(data.test[1], plain.test[1])
+        )
+        assert data.sizes(range(4)).tolist() == [3, 3, 3, 3]
+
+
+def test_a_frame_of_several_types_becomes_one_array_and_a_bad_column_is_named():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [63, 41], "dose": [0.5, 2.0], "smokes": [True, False]})
+    assert FederatedData.from_arrays(frame, [0, 1], clients=[0, 1]).x.tolist() == [[63, 0.5, 1], [41, 2, 0]]
+    for bad, error in ((["low", "high"], "x: column 'more' holds .*; encode it as numbers"),
+                       ([1, None], "x: column 'more' has missing values")):  # fmt: skip
+        with pytest.raises(InputError, match=error):
+            FederatedData.from_arrays(frame.assign(more=bad), [0, 1], clients=[0, 1])
+
+
+def test_data_that_pandas_lends_are_copied():
+    pandas = pytest.importorskip("pandas")
+    series = pandas.Series([0, 1])
+    data = FederatedData.from_arrays([[1.0], [2.0]], series, clients=[0, 1])
+    data.y[0] = 5
+    assert series.tolist() == [0, 1]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
 import shutil
+import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +439,35 @@ def test_a_browser_draws_it_switches_axes_and_hides_an_arm(compared: Path, tmp_p
         "Curves", "Comparison", "Tuned while running", "Step sizes", "Clients", "More columns",
         "Configuration and environment",
     ]  # fmt: skip
+    assert browser.get_log("browser") == []
+
+
+def test_a_browser_saves_charts_as_svg_and_tables_as_csv(compared: Path, tmp_path: Path, browser: Any) -> None:
+    assert main(["report", str(compared), "--out", str(tmp_path / "r.html")]) == 0
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    browser.get((tmp_path / "r.html").as_uri())
+
+    def saved(button: str, name: str) -> str:
+        browser.execute_script("document.getElementById(arguments[0]).click()", button)
+        end = time.monotonic() + 30
+        while not (tmp_path / name).exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        return (tmp_path / name).read_text(encoding="utf-8")
+
+    browser.find_element("id", "arm-2").click()
+    text = saved("save-svg-0", "test-accuracy-against-rounds.svg")
+    root = ElementTree.fromstring(text)
+    words = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    names = browser.execute_script("return doc.arms.map(arm => arm.name)")
+    assert names[0] in words and names[1] in words and names[2] not in words  # the hidden arm is not drawn
+    assert "rounds" in words and "var(" not in text and "class=" not in text and "rgb(0, 114, 178)" in text
+    rows = list(csv.reader(saved("save-csv-0", "table-1.csv").splitlines()))
+    heads = browser.execute_script("return doc.table.heads")
+    assert rows[0] == ["algorithm", *heads] and [row[0] for row in rows[1:]] == names
+    cells = browser.execute_script("return doc.table.rows[1]")
+    assert rows[2][1:] == [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
+    buttons = browser.execute_script("return [...document.querySelectorAll('.save button')].map(b => b.id)")
+    assert len(set(buttons)) == len(buttons) > 5
     assert browser.get_log("browser") == []
 
 

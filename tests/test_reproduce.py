@@ -392,6 +392,17 @@ def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):
     assert (len(left.runs), left.known, left.seconds) == (0, 3, 0)
 
 
+def test_a_panel_can_have_devices_and_end_by_the_clock(tmp_path: Path):
+    made = tiny(fleet="phones", sim_seconds=60.0, eval_every="20s", target=None, metric="last", paper={},
+                heading="ours", shows=["sim_seconds"])  # fmt: skip
+    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    assert left.seconds > 0 and left.rounds_of(left.runs[0]) > 1
+    (measured,) = run(made, tmp_path)
+    assert all(history[-1]["sim_seconds"] >= 60 for history in measured.histories("gel"))
+    text = page.page(made, [measured])
+    assert "60 simulated seconds" in text and "--fleet phones" in text and "| sim_seconds, gel |" in text
+
+
 def test_the_command_runs_a_panel_from_end_to_end(tmp_path: Path, monkeypatch: Any, capsys: Any):
     monkeypatch.setattr(plan, "load", lambda name: tiny())
     words = [

@@ -4,11 +4,13 @@ import inspect
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedkeel as fk
 from fedkeel.data import catalogue, store
@@ -300,6 +302,8 @@ def test_photographs_are_found_by_the_tables_that_name_them(tmp_path, name, tabl
     assert sorted(task.data.y.tolist()) == [5, 5, 7] and str(task.budget) == "5e"
     assert len(fk.tasks.get(f"{name}:model=resnet8,size=16,people=1").data) == 1
     assert short(task, rounds=1).status == "done"
+    own = fk.tasks.TASKS[name](model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 2028)), size=16)
+    assert short(own, rounds=1).status == "done" and own.model()(own.data.x).shape == (3, 2028)
     (tmp_path / "mine" / "images" / "d" / "dd.jpg").unlink()
     with pytest.raises(InputError, match="has no picture 'dd'"):
         fk.tasks.get(f"{name}:model=resnet8,size=17")
@@ -384,3 +388,40 @@ def test_posts_belong_to_authors_with_enough_of_them(real):
     real("newsgroups")
     task = fk.tasks.newsgroups()
     assert len(task.data.test[1]) == 7532 and 200 < len(task.data) <= 266
+
+
+class OwnCNN(nn.Module):
+    """A user's model for pictures of 3 colours."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 10)
+
+    def forward(self, x):
+        return self.last(x.mean((2, 3)))
+
+
+def test_a_named_task_takes_ones_own_model(cifar):
+    usual = fk.tasks.cifar10(alpha=0.5, clients=5)
+    for model, name in ((OwnCNN, "OwnCNN"), (lambda: OwnCNN(), "lambda"), (partial(OwnCNN), "partial")):
+        task = fk.tasks.cifar10(alpha=0.5, clients=5, model=model)
+        assert type(task.model()) is OwnCNN and task.data is usual.data and task.augment is not None
+        assert (task.batch_size, task.lr, task.budget) == (usual.batch_size, usual.lr, usual.budget)
+        assert (task.spec, task.name) == (None, f"cifar10:alpha=0.5,clients=5,model={name}")
+    config = short(fk.tasks.cifar10(0.5, 5, model=OwnCNN)).config
+    assert not config["rerunnable"] and config["task"] == "cifar10:alpha=0.5,clients=5,model=OwnCNN"
+    parts = config["task_parts"]
+    assert (parts["model"], parts["parameters"], parts["partition"], parts["alpha"]) == ("OwnCNN", 40, "dirichlet", 0.5)
+    assert fk.tasks.cifar10(alpha=0.5, clients=5).spec == "cifar10:alpha=0.5,clients=5"
+
+
+def test_every_task_with_a_choice_of_models_takes_ones_own():
+    for make in fk.tasks.TASKS.values():
+        if "model" in inspect.signature(make).parameters:
+            assert hasattr(make, "__wrapped__"), make.__name__
+
+
+@pytest.mark.parametrize("model", [OwnCNN(), "mynet", 3])
+def test_a_model_that_is_neither_a_name_nor_a_function_is_refused(model):
+    with pytest.raises(InputError, match=r"lenet, .*, or a function that makes an nn\.Module"):
+        fk.tasks.cifar10(model=model)

@@ -51,20 +51,26 @@ from .task import Task, cross_entropy
 from .version import __version__
 from .world import Epochs, FixedSteps, Fleet, UniformSteps, World
 
+LAB = {
+    "Comparison": "comparison", "Sweep": "sweep.in_process", "compare": "comparison", "sweep": "sweep.in_process",
+}  # by public name, its module  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    """The laboratory is imported when one of its public names is used: `fk.trackers`."""
+    """The laboratory is imported when one of its public names is used, such as `fk.compare`."""
     if name == "trackers":
         return import_module(f"{__name__}.lab.trackers")
+    if name in LAB:
+        return getattr(import_module(f"{__name__}.lab.{LAB[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
-    "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "Buffered", "ClientError", "Contrastive", "Cut",
-    "DeltaSGD", "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM", "FederatedData",
-    "FedkeelError", "FixedSteps", "Fleet", "Guard", "Guess", "InputError", "Krum", "Local", "LocalGHBM", "Me", "Median",
-    "Mime", "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan", "Proximal", "Reports", "Rule", "Run",
-    "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning", "Synchronous", "Task", "Trimmed",
-    "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi", "__version__", "algorithm",
-    "cross_entropy", "load", "resume", "tasks", "trackers", "train",
+    "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "Buffered", "ClientError", "Comparison",
+    "Contrastive", "Cut", "DeltaSGD", "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM",
+    "FederatedData", "FedkeelError", "FixedSteps", "Fleet", "Guard", "Guess", "InputError", "Krum", "Local",
+    "LocalGHBM", "Me", "Median", "Mime", "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan",
+    "Proximal", "Reports", "Rule", "Run", "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning",
+    "Sweep", "Synchronous", "Task", "Trimmed", "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi",
+    "__version__", "algorithm", "compare", "cross_entropy", "load", "resume", "sweep", "tasks", "trackers", "train",
 ]  # fmt: skip

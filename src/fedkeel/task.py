@@ -138,6 +138,11 @@ class Task:
         spec.parts = getattr(self.spec, "parts", ())
         object.__setattr__(self, "spec", spec)
 
+    @property
+    def title(self) -> str:
+        """Its name in configurations, tables and reports."""
+        return self.spec or self.name or "unnamed"
+
     def cast(self, dtype: torch.dtype, device: str) -> Task:
         """The same task with its data in `dtype` on `device`."""
         return self._with(self.data.cast(dtype, device))

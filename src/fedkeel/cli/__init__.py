@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from ..errors import FedkeelError, InputError, StabilityWarning
 from ..run.signals import ALL, handling
 from ..version import __version__
-from . import compare, data, explain, report, reproduce, resume, run, sweep, world
+from . import compare, data, explain, plot, report, reproduce, resume, run, sweep, world
 from . import list as list_
 
 
@@ -42,7 +42,7 @@ def parser() -> Parser:
     made = Parser(prog="fedkeel", description="Federated learning on an even keel.")
     made.add_argument("--version", action="version", version=f"fedkeel {__version__}")
     commands = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for module in (run, resume, compare, list_, explain, report, sweep, reproduce, data, world):
+    for module in (run, resume, compare, list_, explain, report, plot, sweep, reproduce, data, world):
         module.add_command(commands)
     return made
 

@@ -14,11 +14,18 @@ def add_command(commands: Any) -> None:
     """Add `compare` to the command's parser."""
     compare = flags.add_command(commands, "compare", do, "the tables of finished comparisons, and ranks across tasks")
     compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
-    compare.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    shape = compare.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    shape.add_argument("--latex", action="store_true", help="tables for LaTeX, with booktabs")
+    shape.add_argument("--csv", action="store_true", help="the numbers of the tables for spreadsheets")
+    shape.add_argument("--markdown", action="store_true", help="tables in Markdown")
 
 
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel compare DIR...`."""
+    if arguments.latex or arguments.csv or arguments.markdown:
+        print(_exported(arguments), end="")
+        return 0
     from ..lab.compare import score, summary, top_share
     from ..lab.report.terminal import ranks, table
     from ..lab.study import finished
@@ -42,3 +49,18 @@ def do(arguments: argparse.Namespace) -> int:
     elif len(known) > 1:
         console.print("All of these are of one task, so there are no ranks across tasks.", style="dim")
     return 0
+
+
+def _exported(arguments: argparse.Namespace) -> str:
+    from ..lab.comparison import Comparison
+    from ..lab.report import export
+
+    known = [Comparison.read(folder) for folder in arguments.folders]
+    if arguments.csv:
+        return export.as_csv({str(one.folders[0]): (one.title, one.numbers) for one in known})
+    parts = []
+    for one in known:
+        table = one.to_latex() if arguments.latex else one.to_markdown()
+        head = f"% {one.title}" if arguments.latex else f"**{one.title}**\n"
+        parts.append(f"{head}\n{table}" if len(known) > 1 else table)
+    return "\n".join(parts)

@@ -108,7 +108,7 @@ def _show(plan: Plan, left: Sequence[Left], console: Any, as_json: bool) -> None
 
     rows = [
         {"panel": one.panel.name, "heading": one.panel.heading, "known": one.known, "to run": len(one.runs),
-         "rounds": sum(run.study.rounds for run in one.runs), "steps": one.steps, "hours": round(one.seconds / 3600, 2)}
+         "rounds": sum(map(one.rounds_of, one.runs)), "steps": one.steps, "hours": round(one.seconds / 3600, 2)}
         for one in left
     ]  # fmt: skip
     if as_json:

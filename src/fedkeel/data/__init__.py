@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import draws
 from ..errors import FedkeelError, InputError, one_line, reason
 from . import convert
-from .partition import in_words
+from .partition import in_values, in_words
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
@@ -37,6 +37,7 @@ class FederatedData:
         test: tuple[Any, Any] | None = None, partition: str = "",
     ) -> None:  # fmt: skip
         self.partition = partition  # in words; empty where the clients came with the data
+        self.dealt: dict[str, Any] = {}  # the same by its name and parameters
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
@@ -62,11 +63,13 @@ class FederatedData:
         [4, 4]
         """
         x, y = _tensor(x, "x"), _tensor(y, "y")
-        held, words = _held(clients, y), in_words(clients)
+        held, words = _lists(_held(clients, y)), in_words(clients)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
-            return cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
+            made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
+            made.dealt = in_values(clients)
+            return made
         ids = _ids(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
@@ -81,7 +84,9 @@ class FederatedData:
         if ids.dtype.kind == "f" and not np.isfinite(ids).all():
             raise InputError("A client id is NaN or infinite; give every sample the id of its client.")
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
-        return cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
+        made = cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
+        made.dealt = in_values(clients)
+        return made
 
     @classmethod
     def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:
@@ -258,6 +263,17 @@ def _held(clients: Clients, y: Tensor) -> Any:
         raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
 
 
+def _lists(held: Any) -> Any:
+    """Sample indices of each client as arrays, whatever kind of list each of them is; anything else as it is."""
+    if not isinstance(held, list | tuple) or not held:
+        return held
+    kinds = (np.ndarray, Tensor, list, tuple, range)
+    if not all(isinstance(own, kinds) or convert.is_frame(own) for own in held):
+        return held
+    arrays = [np.asarray(own) for own in held]
+    return arrays if all(own.ndim == 1 for own in arrays) else held
+
+
 def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, torch.utils.data.DataLoader | torch.utils.data.Dataset):
         kind = type(values).__name__
@@ -270,6 +286,7 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
+        values = convert.unframed(values, name)
         try:
             array = np.asarray(values)
         except ValueError as error:
@@ -278,7 +295,7 @@ def _tensor(values: Any, name: str) -> Tensor:
             raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        array = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)  # pandas lends its own
         try:
             tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
         except TypeError as error:
@@ -299,6 +316,7 @@ def _ids(held: Any) -> NDArray[Any]:
     """Client ids as an array; its texts all take the room of the longest."""
     if isinstance(held, list | tuple) and any(isinstance(one, str) and len(one) > convert.NAME for one in held):
         raise InputError(f"A client id has more than {convert.NAME} characters.")
+    held = convert.unframed(held, "clients")
     try:
         return np.asarray(held)
     except ValueError as error:

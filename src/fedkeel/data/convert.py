@@ -68,6 +68,31 @@ def _stack(values: Sequence[Any], name: str) -> Tensor:
     return torch.stack(tensors)
 
 
+def is_frame(values: Any) -> bool:
+    """Whether this is a data frame or a series of pandas, which is not imported for it."""
+    return hasattr(values, "iloc") and hasattr(values, "to_numpy")
+
+
+def unframed(values: Any, name: str) -> Any:
+    """A data frame of numbers and truth values as one array, of one column as that column, unless it is the inputs.
+
+    Anything else is left as it is. A frame of several types would become an array of Python objects.
+    """
+    if not is_frame(values) or values.ndim != 2:
+        return values
+    columns = []
+    for column in values.columns:
+        if bool(values[column].isna().any()):
+            raise InputError(f"{name}: column {str(column)!r:.100} has missing values; fill them in or leave them out.")
+        columns.append(values[column].to_numpy())
+    if len(columns) == 1 and not name.endswith("x"):
+        return columns[0]
+    for column, array in zip(values.columns, columns, strict=True):
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{name}: column {str(column)!r:.100} holds {array.dtype}; encode it as numbers.")
+    return np.stack(columns, 1) if columns else values
+
+
 def hub_dataset(dataset: Any, split: str) -> Any:
     """The given data set, or this split of the data set with this hub name."""
     if isinstance(dataset, str):

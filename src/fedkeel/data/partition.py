@@ -239,14 +239,25 @@ def in_words(clients: Any) -> str:
     "partition dirichlet: each client's labels by Dir(0.1 p), p the shares of the labels, in equal sizes, \
 as in Hsu et al. 2019"
     """
-    if not isinstance(clients, partial) or clients.func not in list(WORDS):  # which may have no hash
+    values = in_values(clients)
+    if not values:
         return ""
-    given = inspect.signature(clients.func).bind(None, *clients.args, **clients.keywords)
-    given.apply_defaults()
-    values = given.arguments
     one_label = values.get("alpha") == 0
     words = "sorted by label, one block of equal size per client" if one_label else WORDS[clients.func].format(**values)
     return f"partition {clients.func.__name__}{' at alpha 0' if one_label else ''}: {words}"
+
+
+def in_values(clients: Any) -> dict[str, Any]:
+    """The name of a partition and its parameters; empty for anything else that says who holds a sample.
+
+    >>> in_values(partial(iid, clients=100))
+    {'partition': 'iid', 'clients': 100, 'seed': 0}
+    """
+    if not isinstance(clients, partial) or clients.func not in list(WORDS):  # which may have no hash
+        return {}
+    given = inspect.signature(clients.func).bind(None, *clients.args, **clients.keywords)
+    given.apply_defaults()
+    return {"partition": clients.func.__name__} | dict(list(given.arguments.items())[1:])  # the first are the labels
 
 
 def _start(owner: str, labels: ArrayLike, clients: int, seed: int, each: int = 1) -> tuple[Ints, Ints]:

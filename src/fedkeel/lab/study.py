@@ -32,6 +32,15 @@ from .stats import Arm
 
 
 @dataclass(frozen=True)
+class Given:
+    """A task and algorithms made in Python, by the names that a study has for them; config: what describes them."""
+
+    task: Task
+    algorithms: Mapping[str, Algorithm]
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Study(SharedConfig):
     """What a comparison runs: every algorithm with every seed, all else equal.
 
@@ -49,6 +58,7 @@ class Study(SharedConfig):
     chunk: int | None = None  # of a single run that is repeated bit for bit
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
     workers: int | None = None  # threads of a run, by default one per core
+    given: Given | None = None  # made in Python, in the place of what the names stand for
     below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
 
     def __post_init__(self) -> None:
@@ -83,6 +93,8 @@ class Study(SharedConfig):
 
     def algorithm(self, text: str) -> Algorithm:
         """An arm's algorithm."""
+        if self.given is not None:
+            return self.given.algorithms[text]
         if self.parameters is None:
             return recipes.algorithm(text)
         try:
@@ -95,7 +107,7 @@ class Study(SharedConfig):
 
     def made_task(self) -> Task:
         """The task with this study's rate and target."""
-        return self.adjusted(tasks.get(self.task))
+        return self.adjusted(tasks.get(self.task) if self.given is None else self.given.task)
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
@@ -137,18 +149,22 @@ class Study(SharedConfig):
     def config(self) -> dict[str, Any]:
         """What re-runs all of it."""
         named = {"fedkeel": __version__, "task": self.task, "algorithms": list(self.algorithms)}
-        return named | {"world": self.world.parameters(), "seeds": list(self.seeds), **self.plain()}
+        shared = {"world": self.world.parameters(), "seeds": list(self.seeds), **self.plain()}
+        return named | shared | ({} if self.given is None else dict(self.given.config))
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Study:
-        """The study of a `config.json`, a whole comparison's or a single run's."""
+    def from_config(cls, config: dict[str, Any], run: bool = True) -> Study:
+        """The study of a `config.json`, a whole comparison's or a single run's.
+
+        run: it is to be run, so all of it must be known by name; False if only its results are read.
+        """
         try:
+            if run and not config.get("rerunnable", True):
+                raise InputError(f"This cannot be run from its configuration: {config['why_not']}.")
             world = World.from_parameters(config["world"])
             shared = {"task": config["task"], "world": world, **from_file(SharedConfig, config)}
             if "algorithms" in config:
                 return cls(**shared, algorithms=config["algorithms"], seeds=config["seeds"], below=True)
-            if not config["rerunnable"]:
-                raise InputError(f"This run cannot be repeated from its configuration: {config['why_not']}.")
             own = {"chunk": config["chunk"], "parameters": config["parameters"]}
             return cls(**shared, **own, algorithms=[config["algorithm"]], seeds=[config["seed"]])
         except KeyError as error:
@@ -191,7 +207,7 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
 
 def finished(out: Path) -> tuple[Study, list[Arm]]:
     """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
-    study = Study.from_config(read_json(out / CONFIG))
+    study = Study.from_config(read_json(out / CONFIG), run=False)
     runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
     target = None
     for text, seed, folder in study.plan():
@@ -232,7 +248,8 @@ def one_run(
             check_model(folder)
             watch(text, seed, known.history[-1])
             return known.history, known.status
-        run = training.resume(folder, task=task, callbacks=callbacks, workers=study.workers)
+        algorithm, world = (None, None) if study.given is None else (study.algorithm(text), study.world)
+        run = training.resume(folder, task, algorithm, world, callbacks=callbacks, workers=study.workers)
     else:
         settings = study.run_config(seed).keywords() | {"engine": study.local()}
         run = training.train(

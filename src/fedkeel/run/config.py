@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..algorithm import Algorithm
 from ..data.describe import describe
 from ..engine.threads import MODES, Threads
 from ..errors import InputError
+from ..flat import FlatModel
 from ..pretrained import checksum_of
 from ..ranges import COUNT, SEED, Range
 from ..round import Job
@@ -193,8 +195,8 @@ class RunConfig(SharedConfig):
         return {one.keyword or name: getattr(self, name) for name, one in settings(type(self)).items()}
 
 
-def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any]:
-    """The contents of a run's `config.json`: the settings, with every default filled in."""
+def configuration(job: Job, engine: Threads, chosen: RunConfig, parts: dict[str, Any]) -> dict[str, Any]:
+    """The contents of a run's `config.json`: the settings, with every default filled in; parts: see `parts_of`."""
     task = job.task
     cannot = []
     if task.spec is None:
@@ -208,7 +210,8 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
     del plain["lr"]  # the algorithm's parameters have the rate that is used
     return {
         "fedkeel": __version__,
-        "task": task.spec or task.name,
+        "task": task.title,
+        "task_parts": parts,
         "data": describe(task.data),
         "algorithm": job.algorithm.spec or job.algorithm.title,
         "parameters": job.algorithm.parameters(),
@@ -225,6 +228,20 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig) -> dict[str, Any
         **({} if deadline is None else {"deadline_seconds": deadline}),  # in the world it may be a percentile
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
+    }
+
+
+def parts_of(task: Task, model: FlatModel, checksum: str) -> dict[str, Any]:
+    """What a task is made of, as far as it has names: model, loss and partition; checksum: of its data."""
+    loss = task.loss
+    while isinstance(loss, partial):
+        loss = loss.func
+    return {
+        "model": type(model.module).__name__,
+        "parameters": model.flat.numel(),
+        "loss": getattr(loss, "__name__", type(loss).__name__),
+        **task.data.dealt,
+        "data_checksum": checksum[:16],
     }
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,7 +21,7 @@ from .. import legal, recipes
 from ..algorithm import Algorithm
 from ..engine.memory import Memories
 from ..engine.threads import Local, Threads, one_thread
-from ..errors import ClientError, FedkeelError, InputError, StabilityWarning, check, reason
+from ..errors import ClientError, FedkeelError, InputError, StabilityWarning, brief, check, reason
 from ..files import plain
 from ..flat import FlatModel
 from ..pace import Buffered
@@ -31,7 +31,7 @@ from ..settings import check_keywords, takes_settings
 from ..task import Task
 from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
-from .config import RunConfig, algorithm_of, check_start, configuration, task_of, world_of
+from .config import RunConfig, algorithm_of, check_start, configuration, parts_of, task_of, world_of
 from .dry_run import first_clock, reached, timed, with_budget
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
@@ -124,6 +124,7 @@ def train(
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
+    _check_one_seed(seed)
     check(isinstance(local, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
     named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": local.mode}
     if isinstance(settings.get("device"), torch.device):
@@ -144,7 +145,7 @@ def train(
     with one_thread():
         with naming("Before round 1"):
             workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
-            config = configuration(job, workers, chosen)
+            config = configuration(job, workers, chosen, parts_of(job.task, model, data))
             if started is not None:
                 started(config)
             state = first_state(job, model.flat.clone(), model.buffers())
@@ -168,6 +169,12 @@ def naming(where: str) -> Iterator[None]:
 def _check_callbacks(callbacks: Sequence[Callback]) -> None:
     good = isinstance(callbacks, list | tuple) and all(map(callable, callbacks))
     check(good, "train", "callbacks", "a list of functions of a history row", callbacks)
+
+
+def _check_one_seed(seed: Any) -> None:
+    if isinstance(seed, Iterable) and not isinstance(seed, str):
+        use = f"fk.compare(task, [algorithm], world, seeds={brief(list(seed))})"
+        raise InputError(f"train takes one seed; for several use {use}.")
 
 
 def _check_folder(checkpoint: Any) -> None:

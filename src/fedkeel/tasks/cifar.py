@@ -14,7 +14,7 @@ from ..errors import StabilityWarning, check
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import Name, named
+from .naming import Name, named, takes_model
 from .splitting import dealt
 
 # Of the training pixels of CIFAR-10, colour by colour, on the scale 0..255; the GHBM code uses them for both sets.
@@ -24,6 +24,7 @@ Net = Literal["lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110
 Norm = Literal["group", "batch"]
 
 
+@takes_model
 def cifar10(
     alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "lenet", augment: bool = True,
     seed: int = 0, norm: Norm = "group",
@@ -37,6 +38,7 @@ def cifar10(
     return _task(named(cifar10, locals()), 10, model, augment, alpha, clients, partition, seed, norm)
 
 
+@takes_model
 def cifar100(
     alpha: float = 0, clients: int = 100, partition: str = "dirichlet", model: Net = "resnet20", augment: bool = True,
     seed: int = 0, norm: Norm = "group",

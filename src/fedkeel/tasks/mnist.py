@@ -11,12 +11,13 @@ from ..errors import InputError
 from ..models import MODELS
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
-from .naming import Name, named
+from .naming import Name, named, takes_model
 from .splitting import Pair, dealt, labels
 
 Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net"]
 
 
+@takes_model
 def mnist(
     alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
     seed: int = 0,
@@ -26,6 +27,7 @@ def mnist(
     return _task(name, _data(store.folder("mnist"), alpha, clients, partition, seed), model)
 
 
+@takes_model
 def fmnist(
     alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
     seed: int = 0,
@@ -35,6 +37,7 @@ def fmnist(
     return _task(name, _data(store.folder("fmnist"), alpha, clients, partition, seed), model)
 
 
+@takes_model
 def mnist_writers(model: Net = "deltasgd_cnn") -> Task:
     """MNIST with a client for each of the 539 people who wrote it; training and test writers differ.
 

@@ -1,12 +1,18 @@
 """The arguments of a task: checked by their types, and written as on the command line so that runs can be repeated."""
 
 import inspect
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any, TypedDict, get_args
+
+from torch import nn
 
 from .. import grammar
 from ..errors import check
 from ..ranges import CLIENTS, COEFFICIENT, COUNT, SEED, Range
+from ..task import Task
 
 # By name, where COUNT is more than a computer can hold; the others only cut short what is read from files.
 LARGEST = {
@@ -44,7 +50,35 @@ def named(make: Callable[..., Any], given: dict[str, Any]) -> Name:
         elif kind is bool:
             check(isinstance(value, bool), task, name, "true or false", value)
         elif known := get_args(kind):
-            check(value in known, task, name, f"one of {', '.join(known)}", value)
+            more = ", or a function that makes an nn.Module" if name == "model" else ""
+            check(value in known, task, name, f"one of {', '.join(known)}{more}", value)
         if value != parameter.default:
             changed[name] = value
     return {"name": task, "spec": grammar.write([(task, changed)])}
+
+
+def takes_model(
+    make: Callable[..., Task], inside: Callable[[nn.Module], nn.Module] | None = None
+) -> Callable[..., Task]:
+    """Let the `model` of a named task also be a function that makes an `nn.Module`, such as its class.
+
+    All else is as with the task's usual model. inside: what the usual models are wrapped in.
+    """
+
+    @wraps(make)
+    def made(*words: Any, **given: Any) -> Task:
+        values = inspect.signature(make).bind(*words, **given).arguments
+        own = values.get("model")
+        if isinstance(own, nn.Module) or not callable(own):  # a module is refused with the texts that are no names
+            return make(**values)
+        task = make(**{name: value for name, value in values.items() if name != "model"})
+        name, shown = grammar.parse(str(task.spec))[0]
+        title = re.sub(r"\W+", "_", getattr(own, "__name__", type(own).__name__)).strip("_")
+        model = own if inside is None else partial(_wrapped, inside, own)
+        return replace(task, model=model, exits=None, name=grammar.write([(name, {**shown, "model": title})]))
+
+    return made
+
+
+def _wrapped(inside: Callable[[nn.Module], nn.Module], make: Callable[[], nn.Module]) -> nn.Module:
+    return inside(make())

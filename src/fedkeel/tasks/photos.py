@@ -17,7 +17,7 @@ from ..models import MODELS
 from ..ranges import check_memory
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import Name, named
+from .naming import Name, named, takes_model
 from .splitting import labels
 
 Net = Literal["mobilenet_v2", "vit_b16", "resnet18", "resnet50", "resnet8"]
@@ -67,6 +67,7 @@ def celeba(size: int = 84, least: int = 5, people: int | None = None) -> Task:
     )
 
 
+@partial(takes_model, inside=Pixels)
 def gldv2(model: Net = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
     """Google Landmarks v2, 2,028 landmarks by 1,262 photographers (Landmarks-User-160k), five local epochs.
 
@@ -75,6 +76,7 @@ def gldv2(model: Net = "mobilenet_v2", size: int = 224, people: int | None = Non
     return _photos(named(gldv2, locals()), "federated_train.csv", 2028, 32, model, size, people)
 
 
+@partial(takes_model, inside=Pixels)
 def inaturalist(model: Net = "mobilenet_v2", size: int = 224, people: int | None = None) -> Task:
     """iNaturalist 2017, 1,203 species by 9,275 observers (iNaturalist-User-120k), five local epochs; as `gldv2`."""
     return _photos(named(inaturalist, locals()), "federated_train_user_120k.csv", 1203, 64, model, size, people)

@@ -19,7 +19,7 @@ from ..files import reading
 from ..models.text import sent140_lstm
 from ..task import Task, cross_entropy
 from ..world import Epochs, UniformSteps
-from .naming import named
+from .naming import named, takes_model
 from .splitting import dealt
 
 BUCKETS = 10_000
@@ -93,6 +93,7 @@ def newsgroups(
     )
 
 
+@takes_model
 def sent140(length: int = 32, model: Literal["word_scores", "sent140_lstm"] = "word_scores") -> Task:
     """Sent140 as LEAF splits it by user: is a tweet glad or sad? By default with a stand-in for the papers' LSTM.
 

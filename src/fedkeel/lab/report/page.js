@@ -122,6 +122,7 @@ function lineChart(series, { width, height, xName, yName, target = null, label }
       svg.append(make("circle", { cx: X(one.points[0].x), cy: Y(one.points[0].y), r: 3, colour: { what: "fill", of: armColour(one.arm) } }));
   }
   const chart = make("div", { class: "chart" }, svg);
+  chart.series = series;
   hover(chart, svg, series, { width, box, first, last, X, xName, yName });
   return chart;
 }
@@ -374,6 +375,53 @@ function settingsPart() {
   ];
 }
 
+// Downloads
+
+const LOOK = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font", "visibility"];
+
+function addDownloads() {
+  const offer = (after, k, kind, name, text) => after.after(make("p", { class: "save" }, make("button", { id: `save-${kind}-${k}`,
+    title: `save as ${name}.${kind}`, onclick: () => saveFile(`${name}.${kind}`, text(), kind === "svg" ? "image/svg+xml" : "text/csv") }, kind.toUpperCase())));
+  const named = text => text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "fedkeel";
+  [...page.querySelectorAll(".chart")].filter(chart => !chart.closest(".paper")).forEach((chart, k) =>
+    offer(chart, k, "svg", named(chart.querySelector("svg").getAttribute("aria-label")), () => standalone(chart)));
+  page.querySelectorAll("table").forEach((table, k) => offer(table, k, "csv", `table-${k + 1}`, () => asCsv(table)));
+}
+
+// The chart with its look written into every element, on the page's ground, and with the names of its curves below.
+function standalone(chart) {
+  const svg = chart.querySelector("svg"), copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const copies = [...copy.querySelectorAll("*")];
+  [...svg.querySelectorAll("*")].forEach((node, k) => {
+    const look = getComputedStyle(node);
+    copies[k].removeAttribute("class");
+    copies[k].setAttribute("style", LOOK.map(name => `${name}:${look.getPropertyValue(name)}`).join(";"));
+  });
+  copies.filter(node => node.style.visibility === "hidden").forEach(node => node.remove());
+  const style = getComputedStyle(document.body), names = new Map((chart.series || []).map(one => [one.arm, one.name]));
+  const colour = i => style.getPropertyValue(`--arm-${i % COLOURS}`).trim();
+  [...names].forEach(([arm, name], k) => {
+    const y = height + 10 + 18 * k;
+    copy.append(make("line", { x1: 12, x2: 38, y1: y, y2: y, "stroke-width": 3, stroke: colour(arm), "stroke-dasharray": armDash(arm) }),
+      make("text", { x: 46, y: y + 4, style: `fill:${style.color};font:12px sans-serif` }, name));
+  });
+  const tall = height + (names.size ? 18 * names.size + 6 : 0);
+  for (const [name, value] of Object.entries({ viewBox: `0 0 ${width} ${tall}`, width, height: tall })) copy.setAttribute(name, value);
+  copy.prepend(make("rect", { width, height: tall, fill: style.backgroundColor }));
+  return new XMLSerializer().serializeToString(copy);
+}
+
+function asCsv(table) {
+  const cell = node => `"${node.textContent.replaceAll("\u00a0", " ").replaceAll('"', '""')}"`;
+  return [...table.querySelectorAll("tr")].map(row => [...row.children].map(cell).join(",")).join("\n") + "\n";
+}
+
+function saveFile(name, text, type) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
 // The live page
 
 let lost = false, asked = false, pressed = false, stale = false;
@@ -433,6 +481,7 @@ function draw() {
     ...morePart(width), ...settingsPart(),
   ] : [make("h1", {}, doc.task || "fedkeel"), make("p", { class: "headline" }, "Waiting for the first rows.")];
   page.replaceChildren(...livePart(), ...parts);
+  addDownloads();
   if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: true });
 }
 

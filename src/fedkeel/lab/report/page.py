@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...run.history import History
+from ...task import Task
 from ...version import __version__
 from ..stats import amount, columns, number, shared_rounds
 from ..trackers import settings
@@ -35,10 +36,16 @@ AXES = ("round", "gradients", "megabytes", "sim_seconds")
 Document = dict[str, Any]
 
 
-def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[verdict.Planned] = ()) -> Document:
+def document(
+    groups: Sequence[Group],
+    replays: bool = True,
+    waiting: Sequence[verdict.Planned] = (),
+    task: Task | None = None,
+) -> Document:
     """Everything the page shows. Without `replays` the panels about clients say that they come later.
 
-    waiting: runs that are planned and have not started; there is no verdict before they have ended.
+    waiting: runs that are planned and have not started; there is no verdict before they have ended. task: of runs
+    whose configuration does not name it.
     """
     names = sorted({str(run.config["task"]) for run in all_runs(groups)})
     if len(names) > 1:
@@ -49,7 +56,7 @@ def document(groups: Sequence[Group], replays: bool = True, waiting: Sequence[ve
         said |= verdict.standing(groups, waiting)
     said["warnings"] += _unequal(groups)
     later = {"why": "Shown when all runs have ended."}
-    clients = replay.panels(list(groups)) if replays else dict.fromkeys(replay.PANELS, later)
+    clients = replay.panels(list(groups), task) if replays else dict.fromkeys(replay.PANELS, later)
     if replays and not ready and len(groups) > 1:
         clients["accuracies"] = {"why": "Shown when the models of all arms have trained for equally many rounds."}
     machines = (settings(run.environment) for run in all_runs(groups))

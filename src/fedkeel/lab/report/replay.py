@@ -28,14 +28,23 @@ CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
 BLOCK = 2**20  # input numbers per forward pass
 BARS = 24
 PANELS = ("participation", "budgets", "labels", "accuracies")
+IN_PYTHON = (
+    "The task of these runs was made in Python, so the panels about clients cannot be drawn from its name. Write the "
+    "report in Python to have them: fk.Comparison.read(DIR, task=task).report(FILE)."
+)
 
 Panel = dict[str, Any]
 
 
-def panels(groups: list[Group]) -> dict[str, Panel]:
-    """The pictures of clients, from the first run (the accuracies: from the first run of every arm)."""
+def panels(groups: list[Group], given: Task | None = None) -> dict[str, Panel]:
+    """The pictures of clients, from the first run (the accuracies: from the first run of every arm).
+
+    given: the task of these runs, if their configuration does not name it.
+    """
     first = groups[0].runs[0]
-    task, why = _attempt(lambda: task_of(first.config))
+    if given is None and not first.config["rerunnable"] and "task" in first.config.get("why_not", ""):
+        return {name: {"why": IN_PYTHON} for name in PANELS}
+    task, why = (given, {}) if given is not None else _attempt(lambda: task_of(first.config))
     if task is None:
         missing = {"why": f"The task could not be made again: {why['why']}"}
         return dict.fromkeys(PANELS, missing)

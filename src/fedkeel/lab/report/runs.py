@@ -113,8 +113,9 @@ def _read(folder: Path) -> Ran:
 def arms(runs: Sequence[Ran]) -> list[Group]:
     """Repetitions of one another in a group; other runs of the same algorithm are named by their folders."""
     same: dict[str, list[Ran]] = {}
+    parts = ["task_parts"] if all("task_parts" in run.config for run in runs) else []  # not by earlier versions
     for run in runs:
-        same.setdefault(json.dumps([run.config.get(k) for k in SETTINGS], sort_keys=True), []).append(run)
+        same.setdefault(json.dumps([run.config.get(k) for k in (*SETTINGS, *parts)], sort_keys=True), []).append(run)
     groups: list[list[Ran]] = []
     for group in same.values():
         if len({run.config["seed"] for run in group}) == len(group):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import grammar
+from ...errors import InputError
 from ...recipes import RECIPES
 from ...run.history import History
 from ..compare import has_time, mean_curve
@@ -154,7 +155,10 @@ def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
 
 def _brings_momentum(text: str) -> bool:
     """Whether this algorithm's clients have momentum only because of +gel: its text does not give one."""
-    segments = grammar.parse(text)
+    try:
+        segments = grammar.parse(text)
+    except InputError:  # a name that was given in Python
+        return False
     by_default = [name for name, _ in segments if name in RECIPES and "momentum" in RECIPES[name].defaults]
     typed = any("momentum" in values or values.get("client") in ("adam", "adagrad") for _, values in segments)
     return by_default == ["gel"] and not typed

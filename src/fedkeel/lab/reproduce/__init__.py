@@ -10,4 +10,5 @@ HEADINGS = {
     "near": "Near the paper's setting",
     "stand-in": "On a stand-in",
     "not run": "Not run",
+    "ours": "Our own studies",
 }

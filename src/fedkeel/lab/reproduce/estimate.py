@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +26,18 @@ class Left:
     steps: int  # local steps, of all clients
     round_seconds: float
     evaluation_seconds: float
+    sim_round: float = 0.0  # simulated seconds of a round
+
+    def rounds_of(self, wanted: Wanted) -> int:
+        """The rounds of a run; of one that ends by the clock, estimated."""
+        study = wanted.study
+        return study.rounds if study.sim_seconds is None else math.ceil(study.sim_seconds / max(self.sim_round, 1e-9))
 
     def seconds_of(self, wanted: Wanted, rounds: int | None = None) -> float:
         """How long a run takes, or its first rounds."""
-        study = wanted.study
-        rounds = study.rounds if rounds is None else rounds
-        evaluations = sum(study.evaluates(t) for t in range(rounds + 1))
+        rounds = self.rounds_of(wanted) if rounds is None else rounds
+        ends = [t * self.sim_round for t in range(-1, rounds + 1)]
+        evaluations = sum(wanted.study.evaluates(t, *ends[t : t + 2]) for t in range(rounds + 1))
         return rounds * self.round_seconds + evaluations * self.evaluation_seconds
 
     @property
@@ -50,14 +57,14 @@ def _left(panel: Panel, place: Place, compile: bool) -> Left:
         return Left(panel, [], len(wanted), 0, 0.0, 0.0)
     task = todo[0].study.made_task()
     todo[0].study.check(task)
-    steps, round_seconds, evaluation_seconds = _probe(todo[0], task)
-    rounds = sum(run.study.rounds for run in todo)
-    return Left(panel, todo, len(wanted) - len(todo), round(steps * rounds), round_seconds, evaluation_seconds)
+    steps, *seconds = _probe(todo[0], task)
+    found = Left(panel, todo, len(wanted) - len(todo), 0, *seconds)
+    return replace(found, steps=round(steps * sum(map(found.rounds_of, todo))))
 
 
-def _probe(wanted: Wanted, task: Task) -> tuple[float, float, float]:
-    """Local steps of a round, its seconds, and the seconds of an evaluation; the first round is warm-up."""
-    study = replace(wanted.study, rounds=PROBED, eval_every=PROBED, eval_last=None, target=None)
+def _probe(wanted: Wanted, task: Task) -> tuple[float, float, float, float]:
+    """Local steps of a round, its seconds, those of an evaluation, and simulated ones; the first round is warm-up."""
+    study = replace(wanted.study, rounds=PROBED, eval_every=PROBED, eval_last=None, target=None, sim_seconds=None)
     times = [time.perf_counter()]
     settings = study.run_config(wanted.seed).keywords() | {"engine": study.local()}
     settings["callbacks"] = [lambda row: times.append(time.perf_counter())]
@@ -65,4 +72,5 @@ def _probe(wanted: Wanted, task: Task) -> tuple[float, float, float]:
     # times: start, round 0 (an evaluation), round 1, ..., the last (a round and an evaluation)
     per_round = (times[-2] - times[2]) / (PROBED - 2)
     evaluation = max(0.0, times[-1] - times[-2] - per_round)
-    return run.history[-1]["gradients"] / run.history[-1]["round"], per_round, evaluation
+    last = run.history[-1]
+    return last["gradients"] / PROBED, per_round, evaluation, last.get("sim_seconds", 0.0) / PROBED

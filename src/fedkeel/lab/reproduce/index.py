@@ -59,7 +59,7 @@ def write_index(out: Path) -> str:
         lines += [f"- {paper['short']}, {one['item']} ({one['what']}): {one['why']}" for one in without]
     first, rest = (verdict.__doc__ or "").strip().split(". ", 1)
     lines += ["", "## How a verdict is reached", "", f"{first}.", rest, "", "## Other studies", ""]
-    pages = sorted(file for file in out.glob("*.md") if file.name != "README.md")
+    pages = sorted(file for file in out.glob("*.md") if file.stem not in ("README", *studies))
     lines += [f"- [{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
     text = "\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)

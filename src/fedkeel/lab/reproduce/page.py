@@ -9,13 +9,14 @@ from itertools import chain
 from typing import Any
 
 from ...run.config import SharedConfig
+from ...world import World
 from ..compare import beyond
 from ..stats import interval
 from ..sweep.grid import BY
 from . import HEADINGS
 from .carry_out import Measured, texts_of
 from .picture import curves
-from .plan import COSTS, Panel, Plan
+from .plan import COSTS, WORLD, Panel, Plan
 from .verdict import Judged, counted, judge, missed, number, per_seed
 
 UNITS = {
@@ -23,7 +24,7 @@ UNITS = {
     "samples": "per-sample gradients to the target", "accuracy": "test accuracy after the last round, %",
     "last": "mean test accuracy of the last rounds, %",
 }  # fmt: skip
-RULE = "../README.md#how-a-verdict-is-reached"
+RULE = "README.md#how-a-verdict-is-reached"
 POINTS = ("accuracy", "last")  # metrics in percentage points
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the rounds, at which a course is shown
 
@@ -39,7 +40,7 @@ def page(plan: Plan, measured: Sequence[Measured]) -> str:
         f"    fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing",
         "",
         "± and [ ] are 95 % intervals over seeds (Student's t); arrows compare with the first line, theirs and ours.",
-        f"[The rule of the verdicts]({RULE}). Every panel has the commands that repeat its lines.",
+        f"[The rule of the verdicts]({'../' * plan.name.count('/')}{RULE}). Every panel has its commands.",
     ]
     for heading, found in by_heading(measured).items():
         lines += ["", f"## {HEADINGS[heading]}"]
@@ -79,14 +80,14 @@ def controls(measured: Sequence[Measured]) -> str:
 
 def settings(panel: Panel) -> str:
     """How a panel is run, in a line."""
-    given = {
-        "cohort": panel.cohort, "budget": panel.budget, "batch": panel.batch_size, "lr": panel.lr,
-        "target": panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}",
-    }  # fmt: skip
+    given = {name: getattr(panel, name) for name in WORLD if getattr(panel, name) != getattr(World(), name)}
+    given |= {"batch": panel.batch_size, "lr": panel.lr}
+    given["target"] = panel.target if panel.quality_of is None else f"the last accuracy of {panel.quality_of}"
     parts = [f"{name} {value}" for name, value in given.items() if value is not None]
-    parts += [f"{panel.rounds} rounds", f"evaluated every {panel.eval_every}"]
+    length = f"{panel.rounds} rounds" if panel.sim_seconds is None else f"{panel.sim_seconds:g} simulated seconds"
+    parts += [length, f"evaluated every {panel.eval_every}"]
     parts.append(f"seeds {panel.seeds[0]} to {panel.seeds[-1]}" if len(panel.seeds) > 1 else f"seed {panel.seeds[0]}")
-    usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every")
+    usual, said = SharedConfig().plain(), ("rounds", "batch_size", "lr", "target", "eval_every", "sim_seconds")
     parts += [f"{name} {value}" for name, value in panel.plain().items() if name not in said and value != usual[name]]
     return f"`{panel.task}`, " + ", ".join(parts)
 
@@ -94,7 +95,8 @@ def settings(panel: Panel) -> str:
 def command(panel: Panel, text: str, budget: str | None = None) -> str:
     """The line that repeats an arm's runs, also outside a study."""
     words = ["fedkeel", "run", panel.task, text]
-    world = {"cohort": panel.cohort, "budget": budget or panel.budget, "expected_steps": panel.expected_steps}
+    world = {name: getattr(panel, name) for name in WORLD if getattr(panel, name) != getattr(World(), name)}
+    world |= {"budget": budget or panel.budget}
     usual = SharedConfig().plain()
     given = world | {name: value for name, value in panel.plain().items() if value != usual[name]}
     for name, value in given.items():

@@ -6,7 +6,8 @@ of a panel:
     name            what the table calls it
     like            another panel of the file, whose keys hold for this one as well
     heading         "paper": the paper's own setting; "near": its model, partition rule, cohort, local work and at least
-                    half of its rounds, on data of the same source; "stand-in": anything else; "not run"
+                    half of its rounds, on data of the same source; "stand-in": anything else; "not run"; "ours": a
+                    study of our own
     differs         how it differs from the paper's setting, for "near" and "stand-in"
     why, hours      of a panel that is not run: the reason, and how long it would take on two cores
     task            a task's text
@@ -23,7 +24,7 @@ of a panel:
                     the gain away). than may be a list, or "all": every other arm of the paper
     seeds           [first, how many]
     rounds, ...     every setting of `SharedConfig`
-    cohort, budget, expected_steps        of the runs' world
+    cohort, budget, expected_steps, fleet, deadline, late, invite         of the runs' world
     tuning_seed     seed on which the best of a grid is chosen; it is not reported
     tuning_rounds   rounds of the runs that choose, where they are shorter
     by              what the best is chosen by, see `fedkeel sweep --help`; by validation data a tenth of every client's
@@ -55,6 +56,7 @@ from . import HEADINGS
 COSTS = ("rounds", "gradients", "samples", "megabytes")  # less is better
 METRICS = (*COSTS, "accuracy", "last")
 PAPERS = Path(__file__).parent / "papers"
+WORLD = ("cohort", "budget", "expected_steps", "fleet", "deadline", "late", "invite")
 OWN = ("name", "heading", "differs", "why", "hours")  # what a panel does not take over from one that it is like
 
 
@@ -122,6 +124,10 @@ class Panel(SharedConfig):
     cohort: int | float | str | None = None
     budget: str | None = None
     expected_steps: int | None = None
+    fleet: str | None = None
+    deadline: float | str | None = None
+    late: str = "partial"
+    invite: float = 1.0
     quality_of: str | None = None
     shows: Sequence[str] = ()
     tuning_seed: int | None = None
@@ -167,7 +173,8 @@ class Panel(SharedConfig):
     def world(self, arm: Line | None = None) -> World:
         """Who takes part with how many steps, for an arm that may have a budget of its own."""
         budget = self.budget if arm is None or arm.budget is None else arm.budget
-        return World.from_parameters({"cohort": self.cohort, "budget": budget, "expected_steps": self.expected_steps})
+        given = {name: getattr(self, name) for name in WORLD}
+        return World.from_parameters(given | {"budget": budget})
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,8 @@ def names() -> list[str]:
     >>> "gel/table2" in names()
     True
     """
-    found = (f"{file.parent.name}/{file.stem}" for file in PAPERS.glob("*/*.toml"))
+    files = (file.relative_to(PAPERS).with_suffix("") for file in PAPERS.rglob("*.toml"))
+    found = (file.as_posix() for file in files if file.name != "contents")
     return sorted(found, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
 
 

@@ -46,8 +46,8 @@ class Progress:
         spent = self.done + one.seconds_of(wanted, row["round"])
         if wanted.place not in self.by_place and row["round"] == 0:
             self.total += one.seconds_of(wanted)
-        ended = row["round"] == wanted.study.rounds
-        text = f"{wanted.text} #{wanted.seed}, round {row['round']}/{wanted.study.rounds}, {self._left(spent)}"
+        ended = wanted.study.ends(row["round"], row.get("sim_seconds", 0.0))
+        text = f"{wanted.text} #{wanted.seed}, round {row['round']}/{one.rounds_of(wanted)}, {self._left(spent)}"
         self.bar.update(self.line, total=self.total, completed=spent, description=one.panel.name, state=text)
         if ended:
             self.done = spent

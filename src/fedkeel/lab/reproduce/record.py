@@ -20,7 +20,7 @@ from ..study import Study, folder_name
 
 COLUMNS = (
     "round", "accuracy", "loss", "validation_accuracy", "validation_loss", "train_loss", "gradients", "samples",
-    "bytes_down", "bytes_up", "lr", "epochs", "batch_size",
+    "bytes_down", "bytes_up", "lr", "epochs", "batch_size", "sim_seconds", "late", "lost",
 )  # fmt: skip
 FREE = ("checkpoint_every", "compile", "engine", "device")  # may differ: they change speed, or the last bits
 

@@ -20,10 +20,10 @@ and a claim "no worse", with the margin the file states,
 
 With one seed there is a gain and no verdict. Where the best value of the other arm's grid is at the grid's edge after
 three extensions, the other arm may be better than it was seen to be: the verdict is "direction only" at most. On a
-stand-in the same rule says "seen", "direction only" or "not seen": it says nothing about the paper's claim. A seed of
-the other arm that misses the target counts with the cost of all its rounds, which is less than the truth. A seed that
-diverges has the accuracy of its last model. A table is summarised by how many of its claims hold, that is, are
-reproduced. Control arms are reported beside a claim and do not change its verdict.
+stand-in, and in studies of our own, the same rule says "seen", "direction only" or "not seen": a stand-in says nothing
+about the paper's claim. A seed of the other arm that misses the target counts with the cost of all its rounds, which
+is less than the truth. A seed that diverges has the accuracy of its last model. A table is summarised by how many of
+its claims hold, that is, are reproduced. Control arms are reported beside a claim and do not change its verdict.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .carry_out import Measured
 
 REPRODUCED, DIRECTION, NOT = "reproduced", "direction only", "not reproduced"
-SEEN = {REPRODUCED: "seen", NOT: "not seen"}  # the words for a stand-in
+SEEN = {REPRODUCED: "seen", NOT: "not seen"}  # the words for what is not a paper's
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def judge(measured: Measured) -> list[Judged]:
         if claim.control:
             against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
         said = None if own.low is None else verdict(own, paper, claim.margin, broke, bool(edge))
-        if panel.heading == "stand-in" and said is not None:
+        if panel.heading in ("stand-in", "ours") and said is not None:
             said = SEEN.get(said, said)
         note = f"{claim.than} is on the edge of its grid ({', '.join(edge)})" if edge else ""
         text, control = claim_text(claim, metric), None if against is None else _ends(against)

@@ -1,0 +1,137 @@
+"""Curves of comparisons as figures for papers (matplotlib, the extra `plot`): PDF, PNG or SVG."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ...errors import InputError, check, unknown
+from ...files import writing
+from ...run.history import History
+from ..stats import amount, columns, number, shared_rounds, t975
+from .heatmap import figures
+from .runs import all_runs
+from .verdict import METRICS
+
+X = {"rounds": "communication rounds", "gradients": "gradients computed", "MB": "MB sent", "seconds": "seconds"}
+KINDS = ("pdf", "png", "svg")
+# Okabe and Ito's colours, which people with colour-blindness can tell apart; without yellow, which is pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")  # beyond seven arms colours repeat
+STYLE = {
+    "font.size": 9, "axes.labelsize": 9, "legend.fontsize": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.linewidth": 0.7,
+    "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedkeel",
+}  # fmt: skip
+POINTS = 1000  # of a curve
+PANEL = (4.6, 3.1)  # inches
+
+
+def save(comparisons: Sequence[Any], file: Path, x: str = "rounds", y: str | None = None) -> None:
+    """Write the curves of comparisons, a panel for each, as a picture of the kind that the file's name ends in."""
+    kind = file.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise InputError(f"A figure is written as .pdf, .png or .svg. Got {file.name!r} instead.")
+    try:
+        with writing(file) as beside:
+            _write(comparisons, beside, kind, x, y)
+    except OSError as error:
+        raise InputError(f"Cannot write {file}: {error.strerror}.") from error
+
+
+def as_svg(comparisons: Sequence[Any], x: str = "rounds", y: str | None = None) -> str:
+    """The same as the text of an SVG element."""
+    out = io.BytesIO()
+    _write(comparisons, out, "svg", x, y)
+    text = out.getvalue().decode()
+    return text[text.index("<svg") :]
+
+
+def _write(comparisons: Sequence[Any], out: IO[bytes] | Path, kind: str, x: str, y: str | None) -> None:
+    if x not in X:
+        raise unknown("x of a figure", str(x), X)
+    kinds = figures()
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}  # the same curves give the same file
+    with importlib.import_module("matplotlib").rc_context(STYLE):
+        figure = kinds.Figure(figsize=(PANEL[0] * len(comparisons), PANEL[1]), layout="constrained")
+        panels = figure.subplots(1, len(comparisons), squeeze=False)[0]
+        names: dict[str, Any] = {}
+        for comparison, axes in zip(comparisons, panels, strict=True):
+            _panel(comparison, axes, x, y, names)
+            if len(comparisons) > 1:
+                axes.set_title(comparison.title, fontsize=9)
+        across = max(1, min(len(names), int(PANEL[0] * len(comparisons) * 15 / (max(map(len, names)) + 8))))
+        figure.legend(names.values(), names, loc="outside lower center", ncols=across, frameon=False)
+        figure.savefig(out, format=kind, dpi=300, metadata=undated.get(kind))
+
+
+def _panel(comparison: Any, axes: Any, x: str, y: str | None, names: dict[str, Any]) -> None:
+    """One comparison's curves; `names` collects a line for each name of the legend, the same in all panels."""
+    known = columns(run.history for run in all_runs(comparison.groups))
+    column = comparison.numbers.metric if y is None else y
+    check(column in known, "a figure", "y", f"a column of the histories: {', '.join(known)}", y)
+    simulated = all(number(run.history[-1].get("sim_seconds")) is not None for run in all_runs(comparison.groups))
+    axis = {"rounds": "round", "MB": "megabytes", "seconds": "sim_seconds" if simulated else "wall_seconds"}.get(x, x)
+    for group in comparison.groups:
+        points = band([run.history for run in group.complete], column, axis)
+        if points is None:
+            continue
+        place = list(names).index(group.name) if group.name in names else len(names)
+        look = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+        xs, means, halves = points
+        (line,) = axes.plot(xs, means, linewidth=1.3, marker="o" if len(xs) == 1 else None, **look)
+        names.setdefault(group.name, line)
+        if halves is not None:
+            low, high = means - halves, means + halves
+            if column == "accuracy" and 0 <= means.min() <= means.max() <= 1:  # an interval may leave the range
+                low, high = low.clip(0, 1), high.clip(0, 1)
+            axes.fill_between(xs, low, high, color=look["color"], alpha=0.16, linewidth=0)
+    target = comparison.target if column == "accuracy" else None
+    if target is not None:
+        axes.axhline(target, color="#777777", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9)
+        above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "right", "fontsize": 7, "color": "#777777"}
+        axes.annotate(f"target {target:g}", (1, target), xycoords=axes.get_yaxis_transform(), **above)
+    axes.margins(x=0.01)
+    seconds = "simulated seconds" if simulated else "seconds of computing"
+    axes.set_xlabel(seconds if x == "seconds" else X[x])
+    axes.set_ylabel(METRICS.get(column, column.replace("_", " ")))
+    axes.xaxis.set_major_formatter(_short)  # matplotlib makes a formatter of a function
+
+
+def _short(value: float, place: int | None = None) -> str:
+    """A number at a tick of the axis.
+
+    >>> _short(0.25), _short(2500), _short(25000), _short(2.5e6)
+    ('0.25', '2500', '25k', '2.5M')
+    """
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def band(histories: Sequence[History], column: str, axis: str) -> tuple[Any, Any, Any] | None:
+    """(cost, mean, half of the 95 % interval) over seeds, at rounds for which every seed has a value.
+
+    The cost is the mean over seeds; there is no interval of one seed. None where there is nothing to draw.
+
+    >>> rows = [History([{"round": 0, "accuracy": a}, {"round": 1, "accuracy": a + 0.5}]) for a in (0.1, 0.2, 0.3)]
+    >>> [values.round(3).tolist() for values in band(rows, "accuracy", "round")]
+    [[0.0, 1.0], [0.2, 0.7], [0.248, 0.248]]
+    """
+    shared = list(shared_rounds(histories, column).values())
+    kept = [shared[int(i)] for i in np.linspace(0, len(shared) - 1, min(POINTS, len(shared))).round()]
+    costs = [[number(amount(row, axis)) for row in rows] for rows in kept]
+    known = [k for k, some in enumerate(costs) if None not in some]
+    if not known:
+        return None
+    xs = np.array([costs[k] for k in known], dtype=np.float64).mean(1)
+    values = np.array([[row[column] for row in kept[k]] for k in known], dtype=np.float64)
+    n = len(histories)
+    half = t975(n - 1) * values.std(1, ddof=1) / math.sqrt(n) if n > 1 else None
+    return xs, values.mean(1), half

@@ -1,0 +1,445 @@
+"""Comparisons and sweeps in Python, and what the command does with runs that were made there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.lab.report import figure
+from fedkeel.lab.report.replay import IN_PYTHON
+from fedkeel.lab.stats import interval
+from fedkeel.run import training
+
+WORLD = fk.World(cohort=4, budget=fk.UniformSteps(1, 3))
+
+
+class OwnNet(nn.Module):
+    """A user's model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(60, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(x)
+        return out
+
+
+def own_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+class Halved(fk.Rule):
+    """A user's rule."""
+
+    def gradient(self, g: Any, y: Any, me: Any) -> Any:
+        return g * 0.5
+
+
+def own_task(**changes: Any) -> fk.Task:
+    data = fk.tasks.synthetic(users=8).data
+    known: dict[str, Any] = {"model": OwnNet, "loss": own_loss, "data": data, "name": "mine", "target": 0.3}
+    return fk.Task(**(known | {"batch_size": 5, "lr": 0.05} | changes))
+
+
+@pytest.fixture(scope="module")
+def compared() -> fk.Comparison:
+    arms = {"fedavg": "fedavg", "halved": fk.Algorithm(rules=[Halved()]), "gel": "gel"}
+    return fk.compare(own_task(), arms, WORLD, rounds=6, seeds=3)
+
+
+@pytest.fixture(scope="module")
+def saved(compared: fk.Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compared.save(tmp_path_factory.mktemp("runs") / "saved")
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+# The runs
+
+
+def test_the_runs_of_a_comparison_are_those_that_train_gives(compared: fk.Comparison) -> None:
+    alone = fk.train(own_task(), "gel", WORLD, 6, seed=2)
+    history = compared.groups[2].runs[2].history
+    assert [row["accuracy"] for row in history] == [row["accuracy"] for row in alone.history]
+    assert [group.name for group in compared.groups] == ["fedavg", "halved", "gel"]
+    assert [len(arm.histories) for arm in compared.arms] == [3, 3, 3]
+
+
+def test_named_comparisons_are_those_of_the_command(tmp_path: Path) -> None:
+    task, texts = "synthetic:users=8", ["fedavg", "fedprox:mu=1"]
+    fk.compare(fk.tasks.get(task), texts, WORLD, rounds=3, seeds=2, out=tmp_path / "python")
+    words = ["run", task, *texts, "--rounds", "3", "--seeds", "2", "--cohort", "4", "--budget", "1:3"]
+    assert main([*words, "--out", str(tmp_path / "command")]) == 0
+    one, two = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("python", "command"))
+    for arm in (*one["arms"], *two["arms"]):
+        arm["cost_to_baseline_quality"] = None  # has seconds of this machine
+    assert one["arms"] == two["arms"]
+    assert main(["run", "--config", str(tmp_path / "python" / "config.json"), "--out", str(tmp_path / "again")]) == 0
+
+
+def test_the_same_call_goes_on_and_another_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, arms = tmp_path / "out", ["fedavg", fk.Algorithm(rules=[Halved()])]
+    whole = fk.compare(own_task(), arms, WORLD, rounds=4, seeds=2)
+    begun: list[bool] = []
+    usual = training._play
+
+    def stop(job: Any, model: Any, engine: Any, state: Any, *rest: Any) -> fk.Run:
+        begun.append(state.round > 0)
+        words = list(rest)
+        words[3] = 2 if len(begun) == 3 else None
+        return usual(job, model, engine, state, *words)
+
+    monkeypatch.setattr(training, "_play", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fk.compare(own_task(), arms, WORLD, rounds=4, seeds=2, out=out)
+    assert begun == [False] * 3
+    again = fk.compare(own_task(), arms, WORLD, rounds=4, seeds=2, out=out)
+    assert begun[3:] == [True, False]  # the third goes on from its checkpoint, the fourth had not begun
+    assert again.to_markdown() == whole.to_markdown()
+    for other in ({"rounds": 5}, {"seeds": 3}, {"lr": 0.2}):
+        with pytest.raises(fk.InputError, match="holds something else: its "):
+            fk.compare(own_task(), arms, WORLD, **({"rounds": 4, "seeds": 2, "out": out} | other))
+    x = torch.zeros(40, 60)
+    data = fk.FederatedData.from_arrays(x, torch.zeros(40, dtype=torch.int64), clients=[0, 1, 2, 3] * 10)
+    with pytest.raises(fk.InputError, match="its data_checksum differs"):
+        fk.compare(own_task(data=data), arms, WORLD, rounds=4, seeds=2, out=out)
+    assert len(fk.compare(own_task(), ["gel"], WORLD, rounds=1, seeds=1, out=out, overwrite=True).groups) == 1
+
+
+def test_runs_without_a_place_are_gone_with_the_comparison() -> None:
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=[7])
+    (folder,) = made.folders
+    assert (folder / "fedavg" / "seed-7" / "config.json").exists()
+    del made
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"algorithms": "fedavg"}, "must be a list of algorithms"),
+        ({"algorithms": []}, "must be a list of algorithms"),
+        ({"algorithms": [fk.Algorithm(), fk.Algorithm()]}, "Two algorithms are called 'sgd'; give them names"),
+        ({"algorithms": {"a": 3}}, "made of Algorithms or their texts"),
+        ({"seeds": 0}, "must be a number of seeds"),
+        ({"seeds": []}, "must be a number of seeds"),
+        ({"seeds": [1, -1]}, "must be a number of seeds"),
+        ({"seeds": [1, 1]}, "A seed is given twice"),
+        ({"rounds": 0}, "'rounds' parameter"),
+        ({"task": "synthetic"}, "must be a Task, such as"),
+        ({"world": 3}, "must be a World"),
+        ({"seed": 3}, "Did you mean 'seeds'"),
+        ({"algorithms": ["scaffold:momentum=0.9"]}, "momentum"),
+    ],
+)
+def test_bad_input_is_one_line(change: dict[str, Any], error: str) -> None:
+    known: dict[str, Any] = {"task": own_task(), "algorithms": ["fedavg"], "rounds": 1, "seeds": 1}
+    with pytest.raises(fk.InputError, match=error) as raised:
+        fk.compare(**(known | change))
+    assert "\n" not in str(raised.value)
+
+
+def test_train_with_several_seeds_says_what_to_use() -> None:
+    for seeds in ([0, 1, 2], range(3), (0, 1, 2), np.arange(3)):
+        with pytest.raises(fk.InputError, match=r"use fk.compare\(task, \[algorithm\], world, seeds=\[.*0.*2.*\]\)"):
+            fk.train(own_task(), "fedavg", rounds=1, seed=seeds)  # type: ignore[arg-type]
+
+
+def test_there_is_no_progress_bar_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1)
+    assert capfd.readouterr() == ("", "")
+
+
+# Tables
+
+
+def test_latex_escapes_its_marks_and_marks_the_best(compared: fk.Comparison, tmp_path: Path) -> None:
+    text = compared.to_latex(tmp_path / "table.tex")
+    assert (tmp_path / "table.tex").read_text() == text
+    rows = [line for line in text.splitlines() if line.endswith("\\\\")]
+    assert len(rows) == 4 and len({line.count(" & ") for line in rows}) == 1
+    assert text.count("\\textbf{") >= 1
+    body = "\n".join(rows)
+    assert (
+        not re.search(r"(?<!\\)[%_#]", body)
+        and "±" not in body
+        and "–" not in body
+        and "\N{NO-BREAK SPACE}" not in body
+    )
+    assert not re.search(r"(?<![\w$])-\d", body)  # a minus is not a hyphen
+    best = max(compared.arms, key=lambda arm: sum(arm.finals.values()))
+    (line,) = (line for line in rows if line.startswith(f"{best.name} &"))
+    assert "\\textbf{" in line
+
+
+def test_csv_has_the_plain_numbers_of_the_summary(compared: fk.Comparison) -> None:
+    rows = list(csv.DictReader(io.StringIO(compared.to_csv())))
+    assert [row["algorithm"] for row in rows] == ["fedavg", "halved", "gel"]
+    for row, arm in zip(rows, compared.summary()["arms"], strict=True):
+        assert float(row["accuracy"]) == pytest.approx(arm["final_accuracy_mean"])
+        assert float(row["accuracy_95"]) == pytest.approx(arm["final_accuracy_95"])
+        if None not in arm["rounds_to_target"]:
+            assert float(row["rounds"]) == pytest.approx(np.mean(arm["rounds_to_target"]))
+    assert rows[0]["better"] == "" and float(rows[1]["better"]) == pytest.approx(
+        compared.summary()["arms"][1]["difference_mean"]
+    )
+
+
+def test_markdown_has_a_line_for_each_algorithm_and_pipes_of_names_are_escaped() -> None:
+    made = fk.compare(own_task(), {"a|b": "fedavg"}, WORLD, rounds=1, seeds=1)
+    heads, marks, row = made.to_markdown().splitlines()
+    assert heads.count("|") == marks.count("|") == row.count("|") and "a&#124;b" in row
+
+
+def test_a_data_frame_has_every_row_of_every_run(compared: fk.Comparison) -> None:
+    frame = compared.to_pandas()
+    assert len(frame) == 3 * 3 * 7 and list(frame.columns[:3]) == ["algorithm", "seed", "round"]
+    last = frame[(frame.algorithm == "gel") & (frame["round"] == 6)].accuracy
+    assert last.tolist() == list(compared.arms[2].finals.values())
+
+
+def test_it_prints_the_table_of_the_command(compared: fk.Comparison, saved: Path, capsys: Any) -> None:
+    compared.table()
+    mine = capsys.readouterr().out
+    assert main(["compare", str(saved)]) == 0
+    head, _, theirs = capsys.readouterr().out.partition("\n")
+    assert head.startswith("mine (") and mine == theirs
+    assert repr(compared) == "<Comparison of fedavg, halved, gel on mine: 6 rounds, seeds: 3>"
+
+
+def test_jupyter_gets_a_table_and_curves_and_names_stay_text() -> None:
+    made = fk.compare(own_task(), {"<b>evil": "fedavg", "gel": "gel"}, WORLD, rounds=2, seeds=2)
+    page = made._repr_html_()
+    assert "<table>" in page and "<svg" in page and "&lt;b&gt;evil" in page and "<b>evil" not in page
+
+
+def test_without_matplotlib_jupyter_gets_the_table_and_the_command() -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
+        "import fedkeel as fk\n"
+        "c = fk.compare(fk.tasks.synthetic(users=5), ['fedavg'], rounds=1, seeds=1)\n"
+        "page = c._repr_html_(); assert '<table>' in page and 'pip install' in page\n"
+        "try: c.plot('x.pdf')\n"
+        "except fk.MissingExtra as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == 'Writing a picture needs matplotlib: pip install "fedkeel[plot]"'
+
+
+# Figures
+
+
+def test_figures_are_pdf_png_or_svg_and_the_same_each_time(compared: fk.Comparison, tmp_path: Path) -> None:
+    starts = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
+    for kind, start in starts.items():
+        one, two = (compared.plot(tmp_path / f"{name}.{kind}", x="MB").read_bytes() for name in ("one", "two"))
+        assert one.startswith(start) and one == two
+    text = (tmp_path / "one.svg").read_text()
+    assert all(word in text for word in ("fedavg", "halved", "gel", "MB sent", "test accuracy", "target 0.3"))
+
+
+def test_the_band_is_the_interval_of_the_table(compared: fk.Comparison) -> None:
+    arm = compared.arms[0]
+    for axis, cost in (("round", 6.0), ("gradients", np.mean([h[-1]["gradients"] for h in arm.histories]))):
+        points = figure.band(arm.histories, "accuracy", axis)
+        assert points is not None
+        xs, means, halves = points
+        assert xs[-1] == pytest.approx(cost) and means[-1] == pytest.approx(np.mean(list(arm.finals.values())))
+        assert halves[-1] == pytest.approx(interval(list(arm.finals.values())))
+    one = figure.band(arm.histories[:1], "accuracy", "round")
+    assert one is not None and one[2] is None
+    assert figure.band(arm.histories, "validation_accuracy", "round") is None
+
+
+def test_seconds_are_simulated_ones_where_there_are_some(saved: Path, tmp_path: Path) -> None:
+    made = fk.Comparison.read(saved)
+    assert "seconds of computing" in made.plot(tmp_path / "a.svg", x="seconds").read_text()
+    for group in made.groups:
+        for run in group.runs:
+            for row in run.history:
+                row["sim_seconds"] = 10.0 * row["round"]
+    assert "simulated seconds" in made.plot(tmp_path / "b.svg", x="seconds", y="loss").read_text()
+
+
+def test_the_command_plots_a_panel_for_each_task(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ["run", "synthetic:users=5", "fedavg", "--rounds", "2", "--out", str(tmp_path / "other")]
+    assert main(words) == 0
+    out = tmp_path / "deep" / "fig.svg"
+    assert main(["plot", str(saved), str(tmp_path / "other"), "--out", str(out), "--x", "gradients"]) == 0
+    text = out.read_text()
+    assert ">mine<" in text and ">synthetic:users=5<" in text and text.count(">gradients computed<") == 2
+    capsys.readouterr()
+    plot = ["plot", str(saved), "--out"]
+    assert "written as .pdf, .png or .svg" in refused([*plot, "fig.gif"], capsys)
+    assert "Unknown x of a figure 'epochs'" in refused([*plot, "fig.pdf", "--x", "epochs"], capsys)
+    assert "a column of the histories" in refused([*plot, "fig.pdf", "--y", "h"], capsys)
+    assert "is not the directory" in refused(["plot", str(tmp_path / "none"), "--out", "fig.pdf"], capsys)
+    assert not Path("fig.pdf").exists()
+
+
+# Runs made in Python, and the command
+
+
+def test_the_command_takes_comparisons_made_in_python(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    for shape, word in (("--latex", "\\begin{tabular}"), ("--markdown", "| halved |"), ("--csv", "mine,halved,3")):
+        assert main(["compare", str(saved), shape]) == 0
+        assert word in capsys.readouterr().out
+    page = tmp_path / "report.html"
+    assert main(["report", str(saved), "--out", str(page)]) == 0
+    assert page.read_text().count(json.dumps(IN_PYTHON)[1:-1]) == 4  # in four panels, which the page says once
+    capsys.readouterr()
+    for words in (["resume", str(saved)], ["run", "--config", str(saved / "config.json")]):
+        line = refused(words, capsys)
+        assert "the task was made in Python; an algorithm was made in Python; call fk.compare again" in line
+
+
+def test_two_comparisons_are_exported_one_after_the_other(saved: Path, capsys: Any) -> None:
+    places = [str(saved), str(saved / "gel" / "seed-0")]
+    assert main(["compare", *places, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["directory"] for row in rows] == [str(saved)] * 3 + [str(saved / "gel" / "seed-0")]
+    assert main(["compare", *places, "--latex"]) == 0
+    assert capsys.readouterr().out.count("% mine\n") == 2
+
+
+def test_a_single_run_made_in_python_is_compared_and_plotted(tmp_path: Path, capsys: Any) -> None:
+    fk.train(own_task(name=None), fk.Algorithm(rules=[Halved()]), WORLD, rounds=2).save(tmp_path / "run")
+    assert main(["compare", str(tmp_path / "run")]) == 0
+    assert "sgd+halved" in capsys.readouterr().out
+    assert main(["plot", str(tmp_path / "run"), "--out", str(tmp_path / "fig.png")]) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+
+
+def test_a_configuration_names_what_the_task_is_made_of(saved: Path) -> None:
+    from functools import partial
+
+    from fedkeel.data.partition import dirichlet
+
+    config = json.loads((saved / "halved" / "seed-0" / "config.json").read_text())
+    parts = config["task_parts"]
+    assert config["task"] == "mine" and len(parts.pop("data_checksum")) == 16
+    assert parts == {"model": "OwnNet", "parameters": 305, "loss": "own_loss"}
+    y = np.arange(40) % 4
+    deal = partial(dirichlet, clients=4, alpha=0.5)
+    data = fk.FederatedData.from_arrays(np.zeros((40, 60)), y, deal, test=(np.zeros((4, 60)), y[:4]))
+    config = fk.train(fk.Task(OwnNet, partial(own_loss), data), "fedavg", rounds=1).config
+    assert config["task"] == "unnamed"
+    assert config["task_parts"] | {"data_checksum": ""} == {
+        "model": "OwnNet", "parameters": 305, "loss": "own_loss", "partition": "dirichlet", "clients": 4, "alpha": 0.5,
+        "seed": 0, "data_checksum": "",
+    }  # fmt: skip
+
+
+def test_runs_of_other_models_are_no_repetitions(tmp_path: Path) -> None:
+    fk.train(own_task(), "fedavg", WORLD, rounds=2, seed=0).save(tmp_path / "one")
+    fk.train(own_task(model=lambda: nn.Linear(60, 5)), "fedavg", WORLD, rounds=2, seed=1).save(tmp_path / "two")
+    assert len(fk.Comparison.read(tmp_path / "one", tmp_path / "two").groups) == 2
+    fk.train(own_task(), "fedavg", WORLD, rounds=2, seed=1).save(tmp_path / "three")
+    assert len(fk.Comparison.read(tmp_path / "one", tmp_path / "three").groups) == 1
+
+
+def test_a_report_written_in_python_has_the_panels_of_clients(
+    compared: fk.Comparison, saved: Path, tmp_path: Path
+) -> None:
+    page = compared.report(tmp_path / "one.html").read_text()
+    again = fk.Comparison.read(saved, task=own_task()).report(tmp_path / "two.html").read_text()
+    for text in (page, again):
+        assert json.dumps(IN_PYTHON)[1:-1] not in text and '"worst"' in text and '"participation": {"names"' in text
+
+
+def test_what_has_not_ended_is_not_a_comparison(tmp_path: Path) -> None:
+    fk.train(own_task(), "fedavg", WORLD, rounds=4, stop_after=2).save(tmp_path)
+    with pytest.raises(fk.InputError, match="have ended"):
+        fk.Comparison.read(tmp_path)
+
+
+# Sweeps
+
+
+def test_a_sweep_chooses_on_validation_data_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(lr: float) -> fk.Algorithm:
+        return fk.Algorithm(client=fk.SGD(lr), rules=[Halved()])
+
+    known: dict[str, Any] = {"world": WORLD, "rounds": 4, "seeds": 2, "out": tmp_path / "sweep"}
+    found = fk.sweep(own_task(), make, {"lr": [1e-6, 0.1]}, **known)
+    assert found.values == {"lr": 0.1} and found.best.client.lr == 0.1 and found.choice.by == "validation_accuracy"
+    alone = fk.train(own_task(), make(0.1), WORLD, rounds=4, validation=0.1)
+    run = found.comparison.groups[1].runs[0]
+    assert [row["validation_accuracy"] for row in run.history] == [row["validation_accuracy"] for row in alone.history]
+    frame = found.to_pandas()
+    assert frame.columns.tolist() == ["lr", "validation_accuracy", "interval_95"] and frame.lr.tolist() == [0.1, 1e-6]
+    assert json.loads((tmp_path / "sweep" / "sweep.json").read_text())["best"]["values"] == {"lr": 0.1}
+    monkeypatch.setattr(training, "train", None)  # all runs are done
+    assert repr(fk.sweep(own_task(), make, {"lr": [1e-6, 0.1]}, **known)) == repr(found)
+
+
+def test_a_sweep_of_a_text_is_that_of_the_command(tmp_path: Path, capsys: Any) -> None:
+    words = ["sweep", "synthetic:users=8", "fedprox", "--grid", "lr=0.001,0.1", "mu=0,1", "--rounds", "3", "--json"]
+    assert main([*words, "--jobs", "1", "--out", str(tmp_path / "command")]) == 0
+    theirs = json.loads(capsys.readouterr().out)
+    found = fk.sweep(fk.tasks.synthetic(users=8), "fedprox", {"lr": [0.001, 0.1], "mu": [0, 1]}, rounds=3)
+    mine = found.choice.as_dict()
+    assert json.loads(json.dumps(mine)) == {name: theirs[name] for name in mine}
+    found.table()
+    assert "Best: fedprox" in capsys.readouterr().out
+    assert "<table>" in found._repr_html_()
+    assert found.plot(tmp_path / "heat.png").stat().st_size > 1000
+    assert (found.save(tmp_path / "kept") / "sweep.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"grid": {"lr": [0.1]}}, "combinations. Got 1"),
+        ({"grid": {"lr": 0.1}}, "a dict of lists; 'lr' has none"),
+        ({"grid": {"lr": "0.1,1"}}, "a dict of lists; 'lr' has none"),
+        ({"grid": {}}, "a dict of lists, such as"),
+        ({"grid": {"lr": [0.1, 0.1]}}, "'lr' has a value twice"),
+        ({"grid": {"mu": [1, 2]}}, "mu"),
+        ({"by": "luck"}, "'by' parameter"),
+        ({"by": "test_rounds", "task": own_task(target=None)}, "needs a target"),
+        ({"algorithm": 3}, "a text or a function"),
+        ({"algorithm": lambda lr: lr}, "a function that gives an Algorithm"),
+        ({"algorithm": lambda mu: "fedavg"}, "The function that makes an algorithm fails"),
+    ],
+)
+def test_a_bad_sweep_is_one_line(change: dict[str, Any], error: str) -> None:
+    known: dict[str, Any] = {"task": own_task(), "algorithm": "fedavg", "grid": {"lr": [0.1, 1]}, "rounds": 1}
+    with pytest.raises(fk.InputError, match=error) as raised:
+        fk.sweep(**(known | change))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_sweep_whose_cells_all_diverge_has_no_best() -> None:
+    found = fk.sweep(own_task(), "fedavg", {"lr": [1e37, 1e38]}, WORLD, rounds=8)
+    assert found.values == {} and "No cell has a number" in repr(found)
+    with pytest.raises(fk.InputError, match="No cell of this sweep has a score"):
+        _ = found.best
+
+
+def test_a_named_task_with_other_settings_is_not_run_by_its_name(tmp_path: Path) -> None:
+    task = fk.tasks.synthetic(users=5)
+    for changed, can in ((task, True), (replace(task, batch_size=3), False), (replace(task, target=0.5), False)):
+        folder = fk.compare(changed, ["fedavg"], rounds=1, seeds=1).save(
+            tmp_path / f"{can}-{changed.batch_size}-{changed.target}"
+        )
+        assert json.loads((folder / "config.json").read_text())["rerunnable"] is can
