@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,13 @@ from ..survey import survey
 from ..task import Task
 from ..world import Ask, Epochs, FixedSteps, Fleet, Ints, UniformSteps, World, percentile
 from ..world.clock import ARRIVES, Clock, Price
+
+
+def first_row(job: Job, state: State) -> dict[str, Any]:
+    """The history row of the initial model."""
+    timed = job.clock is not None and job.clock.shown
+    row = {"train_loss": None, **state.totals, "clients": 0, "dropped": 0}
+    return row | ({"sim_seconds": 0.0, "late": 0, "lost": 0} if timed else {})
 
 
 def timed(job: Job, engine: Engine, state: State) -> Job:
@@ -153,9 +161,11 @@ def asked_of_all(
 
 
 def reached(
-    clock: Clock, task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype
-) -> tuple[Ints, Ints]:
-    """(J_i, e_i) of all clients that report: steps done before the deadline, and steps expected."""
+    clock: Clock | None, task: Task, world: World, seed: int, batch_size: int | None, dtype: torch.dtype
+) -> tuple[Ints, Ints] | None:
+    """(J_i, e_i) of all clients that report: steps done before the deadline, and steps expected; None without one."""
+    if clock is None or clock.deadline is None:
+        return None
     work, broadcast = asked_of_all(task, world, seed, batch_size, dtype)
     trips = replace(clock, profiles=replace(clock.profiles, dropout=0 * clock.profiles.dropout)).trips(broadcast, work)
     reports = trips.fate == ARRIVES

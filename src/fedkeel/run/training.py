@@ -32,7 +32,7 @@ from ..task import Task
 from ..world import Ask, Epochs, World
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, check_start, configuration, parts_of, task_of, world_of
-from .dry_run import first_clock, reached, timed, with_budget
+from .dry_run import first_clock, first_row, reached, timed, with_budget
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, Row, lines
 from .log import Log, write_run
@@ -197,10 +197,9 @@ def prepare(
     world = with_budget(world, task)
     world.size(len(task.data))
     batch_size = batch_size if batch_size is not None else task.batch_size
-    clock, done = None, None
-    if world.fleet is not None or isinstance(algorithm.pace, Buffered):
-        clock = first_clock(task, world, seed, batch_size, dtype)
-        done = None if world.deadline is None else reached(clock, task, world, seed, batch_size, dtype)
+    needed = world.fleet is not None or isinstance(algorithm.pace, Buffered)
+    clock = first_clock(task, world, seed, batch_size, dtype) if needed else None
+    done = reached(clock, task, world, seed, batch_size, dtype)
     task = task if algorithm.capacity is None else algorithm.capacity.adapt(task)
     if isinstance(world.budget, Epochs):  # refuses more steps than a round may have
         everybody = np.arange(len(task.data))
@@ -246,9 +245,7 @@ def _play(
             log.open(history)
             _notify(callbacks, "begin", config, "Before round 1", failed)
             if not history:
-                timed = job.clock is not None and job.clock.shown
-                start = {"sim_seconds": 0.0, "late": 0, "lost": 0} if timed else {}
-                stop = note({"train_loss": None, **state.totals, "clients": 0, "dropped": 0, **start}, True)
+                stop = note(first_row(job, state), True)
             while not chosen.ends(state.round, state.sim_seconds) and status == "done":
                 if stop or interrupted or failed or state.round == stop_after:
                     status = "stopped"
@@ -259,11 +256,11 @@ def _play(
                 row |= measured
                 if not new.is_finite() or (row["dropped"] and not row["clients"]):
                     # keep the last finite model; this round's updates are useless
-                    now = new.sim_seconds
-                    status, new = "diverged", replace(state, round=new.round, totals=new.totals, sim_seconds=now)
+                    now, status = new.sim_seconds, "diverged"
+                    new = replace(state, round=new.round, totals=new.totals, sim_seconds=now)
                     row |= {"dropped": row["dropped"] + row["clients"], "clients": 0}
-                before, state = state.sim_seconds, new
-                due = chosen.evaluates(state.round, before, state.sim_seconds)
+                due = chosen.evaluates(new.round, state.sim_seconds, new.sim_seconds)
+                state = new
                 stop = note(row, status == "diverged" or due)
             run = Run(config, history, status, state, model, engine.memories(), log.identity)
             log.close(run)
