@@ -23,6 +23,7 @@ from fedkeel.lab.report import figure
 from fedkeel.lab.report.replay import IN_PYTHON
 from fedkeel.lab.stats import interval
 from fedkeel.run import training
+from fedkeel.run.history import History
 
 WORLD = fk.World(cohort=4, budget=fk.UniformSteps(1, 3))
 
@@ -194,6 +195,7 @@ def test_latex_escapes_its_marks_and_marks_the_best(compared: fk.Comparison, tmp
 def test_csv_has_the_plain_numbers_of_the_summary(compared: fk.Comparison) -> None:
     rows = list(csv.DictReader(io.StringIO(compared.to_csv())))
     assert [row["algorithm"] for row in rows] == ["fedavg", "halved", "gel"]
+    assert "gradients" in rows[0] and "simulated_seconds" not in rows[0]  # without devices there is no clock
     for row, arm in zip(rows, compared.summary()["arms"], strict=True):
         assert float(row["accuracy"]) == pytest.approx(arm["final_accuracy_mean"])
         assert float(row["accuracy_95"]) == pytest.approx(arm["final_accuracy_95"])
@@ -224,6 +226,13 @@ def test_it_prints_the_table_of_the_command(compared: fk.Comparison, saved: Path
     head, _, theirs = capsys.readouterr().out.partition("\n")
     assert head.startswith("mine (") and mine == theirs
     assert repr(compared) == "<Comparison of fedavg, halved, gel on mine: 6 rounds, seeds: 3>"
+
+
+def test_names_are_shown_as_they_were_given() -> None:
+    made = fk.compare(own_task(), {"FedAvg": "fedavg", "My method (v2)": "gel"}, WORLD, rounds=1, seeds=1)
+    assert [arm.name for arm in made.arms] == ["FedAvg", "My method (v2)"]
+    made = fk.compare(own_task(), {"FedAvg": "fedavg", "GEL": "gel"}, WORLD, rounds=1, seeds=1)
+    assert [arm.name for arm in made.arms] == ["FedAvg", "GEL"]
 
 
 def test_jupyter_gets_a_table_and_curves_and_names_stay_text() -> None:
@@ -278,6 +287,22 @@ def test_seconds_are_simulated_ones_where_there_are_some(saved: Path, tmp_path: 
             for row in run.history:
                 row["sim_seconds"] = 10.0 * row["round"]
     assert "simulated seconds" in made.plot(tmp_path / "b.svg", x="seconds", y="loss").read_text()
+
+
+def test_over_simulated_time_seeds_are_compared_at_equal_times() -> None:
+    rows = [[(0, 0.0), (10, 0.5), (30, 0.7)], [(0, 0.2), (20, 0.5), (24, None), (25, 0.9), (40, 1.0)]]
+    histories = []
+    for some in rows:
+        history = ({"round": k, "sim_seconds": t, "accuracy": a} for k, (t, a) in enumerate(some))
+        histories.append(History(history))
+    points = figure.band(histories, "accuracy", "sim_seconds")
+    assert points is not None
+    xs, means, halves = points
+    assert (xs[0], xs[-1]) == (0, 30)  # where the first seed ends, although it has fewer rounds
+    for time, mean in ((0, 0.1), (9.9, 0.1), (10.1, 0.35), (20.1, 0.5), (24.9, 0.5), (25.1, 0.7), (30, 0.8)):
+        assert means[np.abs(xs - time).argmin()] == pytest.approx(mean)
+    assert halves[-1] == pytest.approx(interval([0.7, 0.9]))
+    assert figure.band(histories, "loss", "sim_seconds") is None
 
 
 def test_the_command_plots_a_panel_for_each_task(saved: Path, tmp_path: Path, capsys: Any) -> None:

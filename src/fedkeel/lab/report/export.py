@@ -97,12 +97,13 @@ def numbers(c: Comparison) -> list[dict[str, Any]]:
     Costs are those up to the target, or of the whole run if there is none. `reached`: in how many seeds it was.
     """
     base, rows = c.arms[0], []
+    costs = {cost: name for cost, name in COSTS.items() if any(arm.mean_cost(cost) is not None for arm in c.arms)}
     for arm in c.arms:
         finals = list(arm.finals.values())
         row: dict[str, Any] = {"algorithm": arm.name, "seeds": len(arm.histories), "diverged": arm.diverged}
         if c.target is not None:
             row |= {"target": c.target, "reached": len(arm.histories) - arm.missed}
-        for cost, name in COSTS.items():
+        for cost, name in costs.items():
             row[re.sub(r"\W+", "_", name)] = None if c.target is not None and arm.never else arm.mean_cost(cost)
         row |= {c.metric: statistics.mean(finals) if finals else None, f"{c.metric}_95": interval(finals)}
         if c.target is not None:

@@ -118,12 +118,15 @@ def _short(value: float, place: int | None = None) -> str:
 def band(histories: Sequence[History], column: str, axis: str) -> tuple[Any, Any, Any] | None:
     """(cost, mean, half of the 95 % interval) over seeds, at rounds for which every seed has a value.
 
-    The cost is the mean over seeds; there is no interval of one seed. None where there is nothing to draw.
+    The cost is the mean over seeds; there is no interval of one seed. None where there is nothing to draw. Over
+    simulated seconds, seeds are compared at equal times: a value is that of the last evaluation until then.
 
     >>> rows = [History([{"round": 0, "accuracy": a}, {"round": 1, "accuracy": a + 0.5}]) for a in (0.1, 0.2, 0.3)]
     >>> [values.round(3).tolist() for values in band(rows, "accuracy", "round")]
     [[0.0, 1.0], [0.2, 0.7], [0.248, 0.248]]
     """
+    if axis == "sim_seconds":
+        return _over_time(histories, column)
     shared = list(shared_rounds(histories, column).values())
     kept = [shared[int(i)] for i in np.linspace(0, len(shared) - 1, min(POINTS, len(shared))).round()]
     costs = [[number(amount(row, axis)) for row in rows] for rows in kept]
@@ -132,6 +135,26 @@ def band(histories: Sequence[History], column: str, axis: str) -> tuple[Any, Any
         return None
     xs = np.array([costs[k] for k in known], dtype=np.float64).mean(1)
     values = np.array([[row[column] for row in kept[k]] for k in known], dtype=np.float64)
-    n = len(histories)
+    return xs, *_mean(values)
+
+
+def _over_time(histories: Sequence[History], column: str) -> tuple[Any, Any, Any] | None:
+    """The same at equal distances in simulated time, from the first to the last time that all seeds have reached."""
+    known = [[row for row in history if number(row.get(column)) is not None] for history in histories]
+    if not all(known):
+        return None
+    times = [np.array([row["sim_seconds"] for row in rows], dtype=np.float64) for rows in known]
+    last = min(float(history[-1]["sim_seconds"]) for history in histories)
+    xs = np.linspace(max(float(own[0]) for own in times), last, POINTS)
+    values = np.empty((POINTS, len(known)))
+    for place, (rows, own) in enumerate(zip(known, times, strict=True)):
+        scores = np.array([row[column] for row in rows], dtype=np.float64)
+        values[:, place] = scores[np.searchsorted(own, xs, side="right") - 1]
+    return xs, *_mean(values)
+
+
+def _mean(values: Any) -> tuple[Any, Any]:
+    """Mean and half of the interval over the columns of a table."""
+    n = values.shape[1]
     half = t975(n - 1) * values.std(1, ddof=1) / math.sqrt(n) if n > 1 else None
-    return xs, values.mean(1), half
+    return values.mean(1), half

@@ -147,9 +147,9 @@ def labels(names: Sequence[str]) -> list[str]:
         return list(names)
     common = set.intersection(*(set(map(repr, segments[0][1].items())) for segments in parsed))
     short = []
-    for (head, values), *parts in parsed:
+    for name, ((head, values), *parts) in zip(names, parsed, strict=True):
         own = {key: value for key, value in values.items() if repr((key, value)) not in common}
-        short.append(grammar.write([(head, own), *parts]))
+        short.append(grammar.write([(head, own), *parts]) if len(own) < len(values) else name)
     return short if len(set(short)) == len(set(names)) else list(names)
 
 
