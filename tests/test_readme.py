@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fedkeel as fk
-from fedkeel import grammar
+from fedkeel import grammar, recipes
 from fedkeel.cli import parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,8 @@ def test_the_rule_in_the_readme_is_scaffold_bit_for_bit() -> None:
 def test_every_command_on_a_page_can_be_read_and_every_link_leads_somewhere(page: Path) -> None:
     text = page.read_text()
     for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert link.startswith("http") or (page.parent / link).exists(), link
+        generated = Path(link).parent.name == "algorithms" and Path(link).stem in recipes.KNOWN  # by docs/hooks.py
+        assert link.startswith("http") or generated or (page.parent / link).exists(), link
     whole = re.sub(r"\\\n\s*", "", text)  # a command may go on in the next line
     commands = re.findall(r"^    fedkeel (.*)$", whole, re.MULTILINE)
     commands += re.findall(r"^\| `fedkeel ([^`]*)` \|", whole, re.MULTILINE)
