@@ -28,7 +28,7 @@ def test_samples_are_packed_by_sorted_id_in_their_order(ids):
     [
         ([[1.0], [2.0]], [0], [0, 1], "one entry per sample"),
         ([[1.0], [2.0]], [0, 1], [0], "one entry per sample"),
-        ([[1.0], [2.0]], [0, 1], [[0], [1]], "one entry per sample"),
+        ([[1.0], [2.0]], [0, 1], np.array([[0], [1]]), "one entry per sample"),
         ([[1.0], [np.nan]], [0, 1], [0, 1], "x has non-finite values, the first in sample 1"),
         ([[1.0], [2.0]], [0.0, np.inf], [0, 1], "y has non-finite values"),
         ([["a"], ["b"]], [0, 1], [0, 1], "x must be numeric"),

@@ -45,7 +45,7 @@ class Watching(Progress):
             self.console.print(head, style="dim", soft_wrap=True, highlight=False, markup=False)
         self.begun = True
         self.has_kernels |= HINT in config.get("engine_reason", "")
-        deadline, seconds = config["world"].get("deadline"), config.get("deadline_seconds")
+        deadline, seconds = config.get("world", {}).get("deadline"), config.get("deadline_seconds")
         if isinstance(deadline, str) and (said := f"seed {config['seed']}: {deadline}") not in self.described:
             self.described.add(said)
             text = f"The deadline of seed {config['seed']} is {seconds:.4g} simulated seconds ({deadline} of FedAvg's)."
