@@ -18,6 +18,7 @@ from fedkeel.lab.reproduce.picture import curves
 from fedkeel.lab.reproduce.record import Record, Wanted
 from fedkeel.lab.reproduce.verdict import counted, gain, judge, per_seed, verdict
 from fedkeel.lab.stats import Arm, Gain
+from fedkeel.lab.study import Study
 from fedkeel.lab.sweep.grid import Choice, Grid
 from fedkeel.run.history import History
 
@@ -173,6 +174,7 @@ def test_missing_the_target_more_cheaply_is_no_reproduction():
             row["gradients"] *= 2  # its whole run costs twice as much
     (judged,) = judge(measured)
     assert judged.gain[1] > 0 and judged.verdict == "not reproduced"
+    assert judged.note == "gel missed the target 3 times, so the gain compares whole runs"
 
 
 def test_accuracies_are_compared_in_points_and_costs_as_ratios():
@@ -343,6 +345,15 @@ def test_a_winner_at_the_edge_extends_the_grid_at_most_three_times(tmp_path: Pat
     assert measured.choices["best"].grid.values["lr"] == [1e-6, 1e-5, 1e-4, 1e-3, 0.01]
     assert measured.edges == {"best": ["lr"]}
     assert "on the edge of the grid in lr" in page.page(made, [measured])
+
+
+def test_a_tuned_study_that_is_done_has_nothing_left_and_needs_no_data(tmp_path: Path, monkeypatch: Any):
+    arms = {"best": {"run": "fedavg", "grid": {"lr": [1e-6, 0.1, 0.01]}}}  # the first cell is not the best
+    made = tiny(arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9, seeds=[3, 1])
+    run(made, tmp_path)
+    monkeypatch.setattr(Study, "made_task", lambda self: pytest.fail("the data were read"))
+    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    assert left.runs == [] and left.known == 1
 
 
 def test_rates_of_another_panel_are_taken_over(tmp_path: Path):

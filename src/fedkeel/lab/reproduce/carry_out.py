@@ -212,13 +212,12 @@ def _exists(grid: Grid, cell: tuple[Any, ...]) -> bool:
     return True
 
 
-def all_runs(panel: Panel) -> Sequence[Wanted]:
-    """The runs of a panel as far as they are known before it is tuned: no extensions, any cell in the best's place."""
+def all_runs(panel: Panel, choices: Choices) -> Sequence[Wanted]:
+    """The runs of a panel; of an arm that is not tuned yet its grid, and any cell in the place of the best."""
     runs = []
     for arm in panel.arms.values():
-        if arm.tuned and panel.tuned_on is None:
+        if arm.tuned and arm.name not in choices and panel.tuned_on is None:
             runs += [tuning_run(panel, arm, text) for text in arm.texts()]
-        texts = arm.texts()[:1] if arm.tuned else arm.texts()
-        for text in texts:
+        for text in texts_of(arm, choices) or arm.texts()[:1]:
             runs += [wanted_run(panel, arm, text, seed) for seed in panel.seeds]
     return runs

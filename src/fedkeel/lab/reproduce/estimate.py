@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...run import training
 from ...task import Task
-from .carry_out import Place, all_runs
+from .carry_out import Measured, Place, all_runs, read
 from .plan import Panel, Plan
 from .record import Wanted
 
@@ -47,11 +47,12 @@ class Left:
 
 def left(plan: Plan, place: Place, compile: bool) -> list[Left]:
     """Of every panel what is left. Refuses what cannot run here, such as a task without its data."""
-    return [_left(panel, place, compile) for panel in plan.panels]
+    return [_left(measured, place, compile) for measured in read(plan, place)]
 
 
-def _left(panel: Panel, place: Place, compile: bool) -> Left:
-    wanted = [run.compiled(compile) for run in all_runs(panel)]
+def _left(measured: Measured, place: Place, compile: bool) -> Left:
+    panel = measured.panel
+    wanted = [run.compiled(compile) for run in all_runs(panel, measured.choices)]
     todo = [run for run in wanted if place.known(run) is None]
     if not todo:
         return Left(panel, [], len(wanted), 0, 0.0, 0.0)

@@ -70,16 +70,18 @@ def judge(measured: Measured) -> list[Judged]:
         if own is None:
             continue
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
-        broke = broke or missed(measured, claim.arm, metric) > 0
+        lost = missed(measured, claim.arm, metric)
+        broke = broke or lost > 0
         paper, against = paper_gain(panel, claim), None
         if claim.control:
             against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
         said = None if own.low is None else verdict(own, paper, claim.margin, broke, bool(edge))
         if panel.heading in ("stand-in", "ours") and said is not None:
             said = SEEN.get(said, said)
-        note = f"{claim.than} is on the edge of its grid ({', '.join(edge)})" if edge else ""
+        notes = [f"{claim.than} is on the edge of its grid ({', '.join(edge)})"] if edge else []
+        notes += [f"{claim.arm} missed the target {lost} times, so the gain compares whole runs"] if lost else []
         text, control = claim_text(claim, metric), None if against is None else _ends(against)
-        judged.append(Judged(text, paper, metric, _ends(own), claim.control, control, said, note))
+        judged.append(Judged(text, paper, metric, _ends(own), claim.control, control, said, "; ".join(notes)))
     return judged
 
 
