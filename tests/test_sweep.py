@@ -58,6 +58,7 @@ def test_a_grid_is_every_combination_and_reads_what_it_writes() -> None:
     ("words", "told"),
     [
         (["--grid", "lr"], "write KEY=VALUE"),
+        (["--grid", "lr=,"], "write KEY=VALUE"),
         (["--grid", "lr=0.1"], "at least two cells"),
         (["--grid", "lr=0.1,0.1"], "a value twice"),
         (["--grid", "lr=0.1,0.2", "lr=1"], "'lr' is given twice"),

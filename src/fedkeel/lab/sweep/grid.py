@@ -48,7 +48,7 @@ class Grid:
         ranges: dict[str, tuple[float, float]] = {}
         for text in texts:
             key, equals, rest = (part.strip() for part in text.partition("="))
-            if not key or not equals or not rest:
+            if not key or not equals or not rest.strip(", "):
                 raise InputError(f"Cannot read '{text}': write KEY=VALUE,VALUE,... or KEY=LOW..HIGH.")
             if key in values or key in ranges:
                 raise InputError(f"'{key}' is given twice.")
