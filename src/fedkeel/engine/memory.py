@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..messages import Memory, Slots
+from ..messages import Memory, Slots, Update, select, take_rows
 from ..world import Ints
 
 IN_RAM = 2 * 2**30  # bytes the whole population may need before memory moves to a file
@@ -83,3 +84,53 @@ class Memories:
         rows = min(self.population, max(64, 2 * len(self.row)))
         file = str(self._folder / f"{slot}.{name}")  # a longer mapping of the same file keeps what is there
         return torch.from_file(file, shared=True, size=rows * width, dtype=like.dtype).view(rows, width)
+
+
+Remembered = list[tuple[Ints, Slots]]  # clients, and a row for each of them
+
+
+class Accepted:
+    """The memories of an engine's clients, and what they will remember if the server accepts their updates.
+
+    >>> kept = Accepted(Memories(population=10))
+    >>> kept.add(5, [(np.array([3]), {"scaffold": {"ci": torch.ones(1, 1)}})])
+    >>> kept.commit(5, [3])
+    >>> len(kept.memories)
+    1
+    """
+
+    def __init__(self, memories: Memories) -> None:
+        self.memories = memories
+        self._pending: dict[int, Remembered] = {}  # by version
+
+    def add(self, version: int, remembered: Remembered) -> None:
+        """Keep what clients of this version will remember."""
+        self._pending.setdefault(version, []).extend(remembered)
+
+    def commit(self, version: int, clients: Sequence[int]) -> None:
+        """See `Engine.commit`."""
+        waiting = []
+        for owners, slots in self._pending.pop(version, []):
+            accepted = np.isin(owners, clients)
+            if accepted.all():
+                self.memories.write(owners, slots)
+                continue
+            if accepted.any():
+                self.memories.write(*_rows(owners, slots, np.flatnonzero(accepted)))
+            waiting.append(_rows(owners, slots, np.flatnonzero(~accepted)))
+        if waiting:
+            self._pending[version] = waiting
+
+    def discard(self, version: int) -> None:
+        """See `Engine.discard`."""
+        self._pending.pop(version, None)
+
+    def hold(self, updates: Iterable[Update]) -> None:
+        """See `Engine.hold`."""
+        for update in updates:
+            if update.memory and len(update.clients):
+                self.add(update.version, [(update.clients, update.memory)])
+
+
+def _rows(owners: Ints, slots: Slots, rows: Ints) -> tuple[Ints, Slots]:
+    return owners[rows], take_rows(slots, select(rows, len(owners)))

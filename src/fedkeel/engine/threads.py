@@ -1,7 +1,4 @@
-"""The local engine: one worker per core, each with one torch thread, fed with chunks of the cohort.
-
-Chunks are fixed by the configuration and reduced in cohort order, so the number of workers changes no bit.
-"""
+"""The local engine: one worker per core, each with one torch thread, fed with chunks of the cohort."""
 
 from __future__ import annotations
 
@@ -10,25 +7,25 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..aggregate import Sums, Weights, fold
+from ..aggregate import Sums, Weights
 from ..capacity import Capacity, Level
 from ..errors import InputError, check
 from ..flat import FlatModel
-from ..messages import Broadcast, Slots, Update, Work, cost, select, take_rows
+from ..messages import Broadcast, Update, Work
 from ..ranges import COUNT, WORKERS, keep
 from ..task import Task
-from ..world import Ints
 from . import Do, kernels
 from .choose import choose, moves_global_generator
+from .chunks import Chunks, Order, Part
 from .gradients.lean import release
-from .memory import Memories
+from .memory import Accepted, Memories
 from .probe import probe
 from .worker import Worker
 
@@ -64,6 +61,11 @@ class Local:
         check(isinstance(self.compile, bool), self, "compile", "true or false", self.compile)
         keep(self, WORKERS, "workers")
         keep(self, COUNT, "chunk")
+
+    @property
+    def name(self) -> str:
+        """Its mode, which is its name on the command line."""
+        return self.mode
 
     def chosen(self, task: Task, model: FlatModel) -> tuple[str, str]:
         """(mode, reason)."""
@@ -113,7 +115,7 @@ class Local:
 
         chunk = self.chunk or (1 if mode == "serial" else 64)
         made = [worker() for _ in range(workers)]
-        return Threads(made, mode, reason, chunk, Memories(population), capacity, levels, bool(found))
+        return Threads(made, mode, reason, chunk, Accepted(Memories(population)), capacity, levels, bool(found))
 
 
 @dataclass(eq=False)
@@ -124,13 +126,13 @@ class Threads:
     mode: str
     reason: str
     chunk: int
-    _memories: Memories
+    kept: Accepted
     capacity: Capacity | None
     levels: Sequence[Level | None]
     compiled: bool
 
     def __post_init__(self) -> None:
-        self._pending: dict[int, list[tuple[Ints, Slots]]] = {}  # by version: what clients remember if it is accepted
+        self.name, self.chunks = self.mode, Chunks(self.mode, self.chunk, self.levels)
         torch.empty(FREED, dtype=torch.uint8)  # from now on a client's vectors are the last one's, not fresh pages
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in self.all:
@@ -158,69 +160,29 @@ class Threads:
 
     def run(self, do: Do, broadcast: Broadcast, work: Work, weights: Weights | None = None) -> Iterator[Sums | Update]:
         """`do` for every client, in chunks: the sums of each chunk or, without weights, updates, in cohort order."""
-        messages = [broadcast.cut(level.index) if level else broadcast for level in self.levels]
+        order, cut = Order(do, broadcast, weights), self.chunks.messages(broadcast)
 
-        def chunk(worker: Worker, begin: int) -> tuple[Sequence[Sums | Update], list[tuple[Ints, Slots]]]:
-            parts: list[Sums | Update] = []
-            remembered: list[tuple[Ints, Slots]] = []
-            total = Sums()
-            for group in self._groups(work.rows(slice(begin, begin + self.chunk))):
-                own, message = worker, broadcast
-                if group.levels is not None:
-                    own, message = worker.level(group.levels[0]), messages[group.levels[0]]
-                update = do(own, message, group, self._memories.read(group.clients))
-                update = replace(update, counts=update.counts | cost(message, update))
-                if update.memory and len(update.clients):
-                    remembered.append((update.clients, update.memory))
-                if weights is None:
-                    parts.append(own_copy(update, own.model))
-                elif group.levels is None:
-                    total.add(fold(update, weights))
-                elif level := self.levels[group.levels[0]]:
-                    total.add(fold(update, weights).spread(level.index, len(broadcast.x), weights, own.flops))
-            return parts or [total], remembered
+        def part(worker: Worker, chunk: Work) -> Part:
+            return self.chunks.part(worker, order, cut, chunk, self.kept.memories.read)
 
-        for found, remembered in self.map(chunk, range(0, len(work.clients), self.chunk)):
-            self._pending.setdefault(work.version, []).extend(remembered)
+        for found, remembered in self.map(part, self.chunks.of(work)):
+            self.kept.add(work.version, remembered)
             yield from found
 
-    def _groups(self, work: Work) -> Iterator[Work]:
-        """The clients that train together: one in serial mode, else all of a chunk that have the same level."""
-        width = self.chunk if self.mode == "batched" else 1
-        for begin in range(0, len(work.clients), width):
-            group = work.rows(slice(begin, begin + width))
-            if group.levels is None:
-                yield group
-            else:
-                yield from (group.rows(np.flatnonzero(group.levels == level)) for level in np.unique(group.levels))
-
     def commit(self, version: int, clients: Sequence[int]) -> None:
-        waiting = []
-        for owners, slots in self._pending.pop(version, []):
-            accepted = np.isin(owners, clients)
-            if accepted.all():
-                self._memories.write(owners, slots)
-                continue
-            if accepted.any():
-                self._memories.write(*_rows(owners, slots, np.flatnonzero(accepted)))
-            waiting.append(_rows(owners, slots, np.flatnonzero(~accepted)))
-        if waiting:
-            self._pending[version] = waiting
+        self.kept.commit(version, clients)
 
     def discard(self, version: int) -> None:
-        """The server accepts nothing more from this version: its other clients keep their old memory."""
-        self._pending.pop(version, None)
+        self.kept.discard(version)
 
     def hold(self, updates: Iterable[Update]) -> None:
-        for update in updates:
-            if update.memory and len(update.clients):
-                self._pending.setdefault(update.version, []).append((update.clients, update.memory))
+        self.kept.hold(updates)
 
     def memories(self) -> Memories:
-        return self._memories
+        return self.kept.memories
 
     def restore(self, memories: Memories) -> None:
-        self._memories = memories
+        self.kept.memories = memories
 
     def evaluate(
         self, task: Task, x: Tensor, buffers: dict[str, Tensor], samples: tuple[Tensor, Tensor] | None
@@ -244,23 +206,6 @@ class Threads:
         scores: dict[str, float | None] = {"loss": loss}
         scores |= {"accuracy": task.accuracy(output, y)} if capacity is None else capacity.scores(task, output, y)
         return {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
-
-
-def _rows(owners: Ints, slots: Slots, rows: Ints) -> tuple[Ints, Slots]:
-    return owners[rows], take_rows(slots, select(rows, len(owners)))
-
-
-def own_copy(update: Update, model: FlatModel) -> Update:
-    """The update with vectors of its own: some may lie where the worker's next client trains."""
-    lent = {model.flat.untyped_storage().data_ptr(), model.grad.untyped_storage().data_ptr()}
-
-    def kept(slots: Slots) -> Slots:
-        return {
-            slot: {k: v.clone() if v.untyped_storage().data_ptr() in lent else v for k, v in named.items()}
-            for slot, named in slots.items()
-        }
-
-    return replace(update, mean=kept(update.mean), weighted=kept(update.weighted), derived=kept(update.derived))
 
 
 def cores() -> int:

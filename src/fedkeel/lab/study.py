@@ -13,11 +13,14 @@ from typing import Any
 from .. import recipes, tasks
 from ..algorithm import Algorithm
 from ..capacity import Capacity
+from ..engine import Place
+from ..engine.places import place_of
 from ..engine.threads import Local, one_thread
 from ..errors import InputError, check, one_line
 from ..files import read_json, write_json
 from ..ranges import REPEATS
 from ..run import training
+from ..run.callbacks import Callback
 from ..run.checkpoint import Known, check_model, ended, read_config
 from ..run.config import RunConfig, SharedConfig
 from ..run.folder import CONFIG, HISTORY, locked
@@ -111,16 +114,16 @@ class Study(SharedConfig):
 
     def check(self, task: Task) -> None:
         """Refuse everything that can be refused before a file is written."""
-        self.local()
+        self.place()
         for text in self.track:
             trackers.tracker(text)
         for text in self.algorithms:
             known = self.algorithm(text), self.world, self.rounds, self.seeds[0]
             self.check_fit(training.prepare(task, *known, self.batch_size, self.torch_dtype))
 
-    def local(self) -> Local:
+    def place(self) -> Place:
         """Where its clients run."""
-        return Local(self.engine, self.workers, self.chunk, self.compile, self.why)
+        return place_of(self.engine, self.workers, self.chunk, self.compile, self.why)
 
     def probed(self, task: Task) -> Study:
         """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
@@ -128,7 +131,8 @@ class Study(SharedConfig):
             return self
         with one_thread():
             task = task.cast(self.torch_dtype, self.device)
-            mode, why = self.local().chosen(task, task.adopt(self.seeds[0], self.torch_dtype, self.device))
+            local = Local("probe", self.workers, self.chunk, self.compile)
+            mode, why = local.chosen(task, task.adopt(self.seeds[0], self.torch_dtype, self.device))
         return replace(self, engine=mode, why=why)
 
     def check_kernels(self, task: Task) -> None:
@@ -142,7 +146,7 @@ class Study(SharedConfig):
             seen.append(kind)
             own = (task if capacity is None else capacity.adapt(task)).cast(dtype, device)
             with one_thread():
-                replace(self, workers=1).local().start(
+                replace(self, workers=1).place().start(
                     own, own.adopt(seed, dtype, device), seed, capacity, own_loss
                 ).close()
 
@@ -240,7 +244,7 @@ def one_run(
     study: Study, task: Task, text: str, seed: int, folder: Path, watch: Watch, began: Began = lambda config: None
 ) -> tuple[History, str]:
     """Run, resume or just read one run of the study; gives its history and how it ended."""
-    callbacks: list[training.Callback] = [lambda row: watch(text, seed, row)]
+    callbacks: list[Callback] = [lambda row: watch(text, seed, row)]
     callbacks += [trackers.tracker(name, Path(folder_name(text), f"seed-{seed}")) for name in study.track]
     if (known := known_run(study, text, seed, folder)) is not None:
         began(known.config)
@@ -251,7 +255,7 @@ def one_run(
         algorithm, world = (None, None) if study.given is None else (study.algorithm(text), study.world)
         run = training.resume(folder, task, algorithm, world, callbacks=callbacks, workers=study.workers)
     else:
-        settings = study.run_config(seed).keywords() | {"engine": study.local()}
+        settings = study.run_config(seed).keywords() | {"engine": study.place()}
         run = training.train(
             task, study.algorithm(text), study.world, **settings, checkpoint=folder, callbacks=callbacks, started=began
         )

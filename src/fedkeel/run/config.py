@@ -13,7 +13,8 @@ import torch
 from .. import recipes
 from ..algorithm import Algorithm
 from ..data.describe import describe
-from ..engine.threads import MODES, Threads
+from ..engine import Engine
+from ..engine.places import MUST, may_be_named
 from ..errors import InputError
 from ..flat import FlatModel
 from ..pretrained import checksum_of
@@ -78,7 +79,7 @@ def _may_be_every(every: Any) -> bool:
 
 
 EVERY = Kind(_read_every, _may_be_every, f"{COUNT}, or simulated seconds such as '60s'")
-ENGINE = one_of(MODES, "'auto', 'serial', 'batched' or 'probe'")
+ENGINE = Kind(str, may_be_named, MUST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +196,7 @@ class RunConfig(SharedConfig):
         return {one.keyword or name: getattr(self, name) for name, one in settings(type(self)).items()}
 
 
-def configuration(job: Job, engine: Threads, chosen: RunConfig, parts: dict[str, Any]) -> dict[str, Any]:
+def configuration(job: Job, engine: Engine, chosen: RunConfig, parts: dict[str, Any]) -> dict[str, Any]:
     """The contents of a run's `config.json`: the settings, with every default filled in; parts: see `parts_of`."""
     task = job.task
     cannot = []
@@ -219,7 +220,7 @@ def configuration(job: Job, engine: Threads, chosen: RunConfig, parts: dict[str,
         **plain,
         "batch_size": job.batch_size,
         "device": str(task.data.x.device),
-        "engine": engine.mode,
+        "engine": engine.name,
         "engine_reason": engine.reason,
         "chunk": engine.chunk,
         "compile": engine.compiled,

@@ -6,12 +6,12 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from .. import legal, recipes
 from ..algorithm import Algorithm
+from ..engine import Engine, Place
 from ..engine.memory import Memories
-from ..engine.threads import Local, Threads, one_thread
-from ..errors import ClientError, FedkeelError, InputError, StabilityWarning, brief, check, reason
+from ..engine.places import MUST, is_place, place_of
+from ..engine.threads import one_thread
+from ..errors import InputError, StabilityWarning, brief, check
 from ..files import plain
 from ..flat import FlatModel
 from ..pace import Buffered
@@ -30,17 +32,17 @@ from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
 from ..task import Task
 from ..world import Ask, Epochs, World
+from .callbacks import Callback, check_callbacks, naming, notify
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, check_start, configuration, parts_of, task_of, world_of
 from .dry_run import first_clock, first_row, reached, timed, with_budget
 from .folder import HISTORY, check_own, locked
-from .history import COLUMNS, History, Row, lines
+from .history import COLUMNS, History, lines
 from .log import Log, write_run
 from .norms import NormWatch
 from .signals import finishing_the_round
 
 NO_TEST = "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets)."
-Callback = Callable[[Row], Any]  # sees every row; a true answer stops the run after it
 
 
 @dataclass
@@ -92,7 +94,7 @@ def train(
     seed: int = RunConfig.seed,
     *,
     dtype: torch.dtype | str = RunConfig.dtype,
-    engine: str | Local = RunConfig.engine,
+    engine: str | Place = RunConfig.engine,
     checkpoint: str | os.PathLike[str] | None = None,
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -117,21 +119,21 @@ def train(
     """
     check_keywords(train, settings)
     check(stop_after is None or stop_after in COUNT, "train", "stop_after", str(COUNT), stop_after)
-    _check_callbacks(callbacks)
+    check_callbacks(callbacks)
     _check_folder(checkpoint)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
-    local = Local(engine) if isinstance(engine, str) else engine
+    place = place_of(engine) if isinstance(engine, str) else engine
     check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
     _check_one_seed(seed)
-    check(isinstance(local, Local), "train", "engine", "'auto', 'serial', 'batched', 'probe' or a Local", engine)
-    named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": local.mode}
+    check(is_place(place), "train", "engine", f"{MUST} or a Local", engine)
+    named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": place.name}
     if isinstance(settings.get("device"), torch.device):
         settings["device"] = str(settings["device"])
     chosen = RunConfig.from_keywords({**named, **settings})
     if chosen.compile:
-        local = replace(local, compile=True)
+        place = cast(Place, replace(cast(Any, place), compile=True))
     seed, tested = chosen.seed, chosen.prepared(chosen.adjusted(task))
     if tested.data.test is None:
         warnings.warn(NO_TEST, StabilityWarning, stacklevel=2)
@@ -144,31 +146,15 @@ def train(
     folder = None if checkpoint is None else Path(checkpoint)
     with one_thread():
         with naming("Before round 1"):
-            workers = local.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
-            config = configuration(job, workers, chosen, parts_of(job.task, model, data))
+            running = place.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
+            config = configuration(job, running, chosen, parts_of(job.task, model, data))
             if started is not None:
                 started(config)
             state = first_state(job, model.flat.clone(), model.buffers())
             log = Log(folder, Identity(plain(config), data))
-            job = timed(job, workers, state)
+            job = timed(job, running, state)
         with nullcontext() if folder is None else locked(folder):
-            return _play(job, model, workers, state, History(), config, log, stop_after, callbacks)
-
-
-@contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Errors of user code in a rule, a metric or a callback say where they occurred."""
-    try:
-        yield
-    except (FedkeelError, Warning, BrokenPipeError):  # the command has an answer of its own to a closed pipe
-        raise
-    except Exception as error:
-        raise ClientError(f"{where}: {reason(error)}") from error
-
-
-def _check_callbacks(callbacks: Sequence[Callback]) -> None:
-    good = isinstance(callbacks, list | tuple) and all(map(callable, callbacks))
-    check(good, "train", "callbacks", "a list of functions of a history row", callbacks)
+            return _play(job, model, running, state, History(), config, log, stop_after, callbacks)
 
 
 def _check_one_seed(seed: Any) -> None:
@@ -215,7 +201,7 @@ def prepare(
 def _play(
     job: Job,
     model: FlatModel,
-    engine: Threads,
+    engine: Engine,
     state: State,
     history: History,
     config: dict[str, Any],
@@ -233,7 +219,7 @@ def _play(
         known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
-        answers = _notify(callbacks, "__call__", history[-1], f"Round {state.round}", failed)
+        answers = notify(callbacks, "__call__", history[-1], f"Round {state.round}", failed)
         return log.asked_to_stop() or any(answers)
 
     failed: list[Exception] = []  # errors of callbacks: the run is saved before the first one is raised
@@ -243,7 +229,7 @@ def _play(
     with finishing_the_round(log.folder is not None) as interrupted:
         try:
             log.open(history)
-            _notify(callbacks, "begin", config, "Before round 1", failed)
+            notify(callbacks, "begin", config, "Before round 1", failed)
             if not history:
                 stop = note(first_row(job, state), True)
             while not chosen.ends(state.round, state.sim_seconds) and status == "done":
@@ -267,7 +253,7 @@ def _play(
             how = "failed" if failed else status
         finally:
             engine.close()
-            _notify(callbacks, "end", how, "At the end", failed)
+            notify(callbacks, "end", how, "At the end", failed)
     if failed:
         raise failed[0]
     if interrupted and status == "stopped":
@@ -275,20 +261,7 @@ def _play(
     return run
 
 
-def _notify(callbacks: Sequence[Callback], event: str, value: Any, where: str, failed: list[Exception]) -> list[Any]:
-    """Call the callbacks with a row, or their `begin(config)` or `end(status)`; errors are added to `failed`."""
-    answers = []
-    for callback in callbacks:
-        name = getattr(callback, "__name__", type(callback).__name__)
-        try:
-            with naming(f"{where}, the callback {name}"):
-                answers.append(getattr(callback, event, lambda value: None)(value))
-        except Exception as error:
-            failed.append(error)
-    return answers
-
-
-def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) -> dict[str, float | None]:
+def _diagnosed(job: Job, state: State, engine: Engine, config: dict[str, Any]) -> dict[str, float | None]:
     every = config.get("diagnose")  # missing in run directories of earlier versions
     if every is None or (state.round + 1) % every:
         return {}
@@ -297,7 +270,7 @@ def _diagnosed(job: Job, state: State, engine: Threads, config: dict[str, Any]) 
     return diagnose(job, state, engine)
 
 
-def _evaluate(job: Job, state: State, engine: Threads, wanted: bool) -> dict[str, float | None]:
+def _evaluate(job: Job, state: State, engine: Engine, wanted: bool) -> dict[str, float | None]:
     """The columns of the test set and, if there is one, of the validation set; empty where no evaluation is wanted."""
     data = job.task.data
     sets = {"": data.test} | ({} if data.validation is None else {"validation_": data.validation})
@@ -330,7 +303,7 @@ def resume(
     task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
     """
     check(stop_after is None or stop_after in COUNT, "resume", "stop_after", str(COUNT), stop_after)
-    _check_callbacks(callbacks)
+    check_callbacks(callbacks)
     path = Path(folder)
     config = read_config(path)  # before a lock would make a directory
     task = task or task_of(config)
@@ -363,9 +336,9 @@ def _go_on(
         job = job.cast(chosen.torch_dtype, chosen.device)
         model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        local = Local(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
+        place = place_of(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
         own_loss = bool(job.algorithm.hooks["loss"])
-        engine = local.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
+        engine = place.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
         state = first_state(job, model.flat.clone(), model.buffers())
         job = timed(job, engine, state)
         if has_state(path):

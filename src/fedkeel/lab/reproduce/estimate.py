@@ -67,7 +67,7 @@ def _probe(wanted: Wanted, task: Task) -> tuple[float, float, float, float]:
     """Local steps of a round, its seconds, those of an evaluation, and simulated ones; the first round is warm-up."""
     study = replace(wanted.study, rounds=PROBED, eval_every=PROBED, eval_last=None, target=None, sim_seconds=None)
     times = [time.perf_counter()]
-    settings = study.run_config(wanted.seed).keywords() | {"engine": study.local()}
+    settings = study.run_config(wanted.seed).keywords() | {"engine": study.place()}
     settings["callbacks"] = [lambda row: times.append(time.perf_counter())]
     run = training.train(task, study.algorithm(wanted.text), study.world, **settings)
     # times: start, round 0 (an evaluation), round 1, ..., the last (a round and an evaluation)

@@ -1,0 +1,54 @@
+"""The engine that a text names: a mode of the local one, or another place with its settings (`NAME:key=value,...`)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, cast
+
+from .. import grammar
+from ..errors import InputError, unknown
+from . import Place
+from .threads import MODES, Local
+
+ELSEWHERE: dict[str, str] = {}  # by name, the class in the module of that name, which is imported on use
+MUST = "'auto', 'serial', 'batched' or 'probe'"
+
+
+def place_of(
+    text: str,
+    workers: int | None = None,
+    chunk: int | None = None,
+    compile: bool = False,
+    why: str | None = None,
+) -> Place:
+    """The place that a text names; the other arguments are those of `Local`, for settings that the text does not have.
+
+    >>> place_of("serial", workers=2)
+    Local(mode='serial', workers=2, chunk=None, compile=False, why=None)
+    """
+    if text.partition(":")[0] not in ELSEWHERE:
+        return Local(text, workers, chunk, compile, why)
+    (name, keys), *more = grammar.parse(text)
+    if more:
+        raise InputError(f"Cannot read the engine '{text}': write NAME:key=value,key=value.")
+    kind = getattr(import_module(f".{name}", __package__), ELSEWHERE[name])
+    known = [one.name for one in fields(kind)]
+    for key in keys:
+        if key not in known:
+            raise unknown(f"key of the engine {name}", key, known)
+    shared = {"workers": workers, "chunk": chunk, "compile": compile, "why": why}
+    given = {key: value for key, value in shared.items() if value not in (None, False)} | keys
+    return cast(Place, kind(**given))
+
+
+def is_place(engine: Any) -> bool:
+    """Whether this is an engine that can be started, such as `Local()`; its class is not."""
+    return isinstance(engine, Place) and not isinstance(engine, type)
+
+
+def may_be_named(text: Any) -> bool:
+    """Whether a text names an engine; a key of it that is not right is an error of its own."""
+    if not isinstance(text, str) or text in MODES:
+        return isinstance(text, str)
+    return text.partition(":")[0] in ELSEWHERE and is_place(place_of(text))
