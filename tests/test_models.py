@@ -32,6 +32,7 @@ SIZES = [  # name, arguments, parameters, input, output after the batch
     ("softmax_regression", {}, 305, torch.randn(3, 60), (5,)),
     ("softmax_regression", {"classes": 10}, 610, torch.randn(3, 60), (10,)),
     ("softmax_regression", {"features": 784, "classes": 10}, 7850, image(28), (10,)),
+    ("mnist_mlp", {}, 79510, image(28), (10,)),
     ("gel_cnn", {}, 608_702, image(28), (62,)),
     ("gel_cnn", {"padding": 2}, 1_690_046, image(28), (62,)),
     ("fathom_cnn", {}, 1_206_590, image(28), (62,)),

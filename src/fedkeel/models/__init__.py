@@ -12,14 +12,14 @@ from .cnn import deltasgd_cnn, fathom_cnn, gel_cnn
 from .early_exits import exit_net, resnet110_exits
 from .hub import distilbert, mobilenet_v2, vit_b16
 from .lenet import lenet, small_lenet
-from .linear import softmax_regression
+from .linear import mnist_mlp, softmax_regression
 from .lstm import LSTM
 from .msdnet import msdnet24
 from .resnet import resnet8, resnet18, resnet20, resnet50, resnet110
 from .text import sent140_lstm, shakespeare_lstm, stackoverflow_lstm
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
-    softmax_regression, gel_cnn, fathom_cnn, deltasgd_cnn, lenet, small_lenet,
+    softmax_regression, mnist_mlp, gel_cnn, fathom_cnn, deltasgd_cnn, lenet, small_lenet,
     resnet8, resnet18, resnet20, resnet50, resnet110, resnet110_exits, exit_net, msdnet24,
     shakespeare_lstm, stackoverflow_lstm, sent140_lstm, mobilenet_v2, vit_b16, distilbert,
 )  # fmt: skip

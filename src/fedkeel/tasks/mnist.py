@@ -14,7 +14,7 @@ from ..world import Epochs, UniformSteps
 from .naming import Name, named, takes_model
 from .splitting import Pair, dealt, labels
 
-Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "softmax_regression", "exit_net"]
+Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "mnist_mlp", "softmax_regression", "exit_net"]
 
 
 @takes_model
