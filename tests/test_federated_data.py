@@ -208,7 +208,7 @@ def write(tmp_path):
 
 def test_a_csv_file_becomes_clients(write):
     path = write("age,site,ill,dose\n63,10,1,.5\n41,9,0,1e1\n\n57,10,1,-2\n")
-    data = FederatedData.from_csv(path, client_column="site", target_column="ill")
+    data = FederatedData.from_csv(path, client_column="site", target_column="ill", scale=False)
     assert data.client_ids.tolist() == [9, 10]  # numbers sort as numbers
     assert data.x.tolist() == [[41, 10], [63, 0.5], [57, -2]]
     assert data.y.tolist() == [0, 1, 1] and data.y.dtype == torch.int64
@@ -224,7 +224,7 @@ def test_csv_targets_may_be_texts_or_real_numbers(write):
 def test_a_csv_test_file_is_read_in_the_order_of_the_training_columns(write):
     train = write("c,x1,x2,y\na,1,2,no\nb,3,4,yes\n")
     test = write('y,x2,x1,note\nyes,"40",30,"said ""no"", twice"\n', "test.csv")
-    data = FederatedData.from_csv(train, "c", "y", test)
+    data = FederatedData.from_csv(train, "c", "y", test, scale=False)
     assert data.test[0].tolist() == [[30, 40]] and data.test[1].tolist() == [1]
 
 
@@ -237,8 +237,9 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("c,x,y\na,high,0\n", "row 1: column 'x' has 'high', which is not a number"),
-        ("c,x,y\na,,0\n", "row 1: column 'x' has '', which is not a number"),
+        ("c,x,y\na,,0\n", "Column 'x' is blank in every row; leave it out: drop=['x']"),
+        ("c,x,y\n,1,0\n", "Row 1: column 'c' is blank"),
+        ("c,x,y\na,1,\n", "Row 1: column 'y' is blank"),
         ("c,x,y\na,1,0\na,1\n", "line 3: 2 values for the 3 columns"),
         ("c,x,y\n", "has no rows"),
         ("", "has no rows"),
@@ -247,8 +248,8 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
         ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),
-        ("c,x,y\na,nan,0\n", "row 1: column 'x' has 'nan', which is not a finite number; fill it in"),
-        ("c,x,y\na,1e400,0\n", "row 1: column 'x' has '1e400', which is not a finite number"),
+        ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "(row 1 has 't0') and has 101 different texts"),
+        ("c,x,y\na,1e400,0\n", "Row 1: column 'x' has '1e400', which is not a finite number"),
         ("c,x,y\na,1,nan\n", "y has non-finite values"),
         ("c,x,y\n1,1,0\nnan,1,0\n", "A client id is NaN or infinite"),
         (f"c,x,y\n{'a' * 300},1,0\n", "has 300 characters; 256 are allowed"),

@@ -355,3 +355,18 @@ def test_a_truncated_archive_is_named(tmp_path):
     archive.write_bytes(tar({"a": CONTENT})[:2000])
     with pytest.raises(InputError, match="damaged"):
         unpack(archive, tmp_path / "out")
+
+
+def test_the_folder_that_an_official_archive_unpacks_to_is_found_in_place_once_it_is_complete(home):
+    folder = home / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        assert not store.present("cifar10")
+        (folder / name).write_bytes(b"")
+    assert store.folder("cifar10") == folder and store.get("cifar10") == folder
+    (home / "cifar10").mkdir()  # the set's own folder goes first
+    assert store.folder("cifar10") == home / "cifar10"
+
+
+def test_every_official_folder_belongs_to_a_known_set():
+    assert set(catalogue.FOLDERS) <= set(catalogue.KNOWN)

@@ -345,7 +345,7 @@ def test_a_data_set_that_raises_names_the_item() -> None:
 
 def test_a_loader_in_the_place_of_federated_data_is_refused_with_what_to_use() -> None:
     text = refusal(lambda: fk.Task(toy().model, toy().loss, DataLoader(TENSORS)))  # type: ignore[arg-type]
-    assert "must be a FederatedData, made by from_arrays, from_torch, from_huggingface or from_csv" in text
+    assert "must be a FederatedData, made by from_arrays, from_torch, from_huggingface, from_csv or from_folder" in text
 
 
 def test_without_a_test_set_one_line_says_what_is_missing() -> None:

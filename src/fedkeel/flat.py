@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from . import draws
 from .errors import FedkeelError, InputError, check, reason
+from .inputs import restore
 
 ONE_AT_A_TIME = threading.Lock()
 
@@ -124,12 +125,12 @@ class FlatModel:
                     setattr(parent, name, counted)
 
     def give_back(self) -> nn.Module:
-        """The module with its original dropout layers; do not use this adopted model afterwards."""
+        """The module with its original dropout layers and inputs; do not use this adopted model afterwards."""
         for parent in list(self.module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, CountedDropout):
                     setattr(parent, name, child.original[0])
-        return self.module
+        return restore(self.module)
 
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:

@@ -154,6 +154,8 @@ def _refuse_guard(rule: rules.Guard, algorithm: Algorithm) -> str | None:
 
 def _unfit_contrastive(rule: rules.Contrastive, algorithm: Algorithm, task: Task, world: World) -> str | None:
     module = seeded(0, task.model).eval()
+    if task.data.inputs is not None:
+        return "MOON cuts a model of one input into represent and classify, and this task's model has several inputs."
     cut = halves(module)
     if cut is not None and isinstance(cut[0], nn.Module) and not list(cut[0].parameters()):
         cut = None  # z would be the input itself, which is not trained

@@ -16,6 +16,7 @@ from .data import FederatedData
 from .data.augment import Augment
 from .errors import InputError, check, reason
 from .flat import FlatModel, seeded
+from .inputs import Logits, adapt, logits_of
 from .pretrained import load_into
 from .ranges import COUNT, NUMBER, RATE, keep
 from .world import Budget
@@ -94,7 +95,7 @@ class Task:
         makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run makes a fresh model
         check(makes, self, "model", "a function that makes an nn.Module, such as lambda: MyModel()", self.model)
         check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
-        made = "a FederatedData, made by from_arrays, from_torch, from_huggingface or from_csv"
+        made = "a FederatedData, made by from_arrays, from_torch, from_huggingface, from_csv or from_folder"
         check(isinstance(self.data, FederatedData), self, "data", made, type(self.data).__name__)
         if self.batch_size is not None:
             keep(self, COUNT, "batch_size")
@@ -163,9 +164,13 @@ class Task:
         object.__setattr__(same, "spec", self.spec)  # the name does not depend on dtype, device or held-out samples
         return same
 
+    def make(self, torch_seed: int) -> nn.Module:
+        """A fresh model under a torch seed; with several inputs, one that takes packed samples."""
+        return adapt(seeded(torch_seed, self.model), self.data.inputs)
+
     def adopt(self, seed: int, dtype: torch.dtype, device: str) -> FlatModel:
         """Make the model under the seed, flatten it, and check that it fits the loss and the data."""
-        module = seeded(draws.torch_seed(seed, "init"), self.model)
+        module = self.make(draws.torch_seed(seed, "init"))
         if self.pretrained is not None:
             load_into(module, Path(self.pretrained))
         model = FlatModel(module, dtype, device)
@@ -181,6 +186,9 @@ class Task:
             output: Any = model.module(x)
         except Exception as error:  # torch's message alone does not name the batch
             raise InputError(f"The model fails on a batch {_of(x)}: {reason(error)}.") from error
+        if not isinstance(output, Tensor) and isinstance(logits_of(output), Tensor):
+            output = logits_of(output)
+            model.module.register_forward_hook(Logits())
         if not isinstance(output, Tensor):
             kind = type(output).__name__
             raise InputError(f"The model must return one tensor, not a {kind}; return the part that the loss needs.")

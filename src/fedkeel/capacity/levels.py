@@ -59,6 +59,10 @@ class Capacity:
 
         A model that cannot work is refused here, before any file is written.
         """
+        if task.data.inputs is not None:
+            raise InputError(
+                "Levels cut models of one input, and this task's model has several; use it without levels."
+            )
         same = replace(task, model=task.exits or task.model)
         object.__setattr__(same, "spec", task.spec)  # the algorithm's name implies this model
         model = FlatModel(seeded(0, same.model))

@@ -5,7 +5,8 @@ There is no Python object per client: a million registered clients are one array
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,12 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import FedkeelError, InputError, one_line, reason
-from . import convert
+from ..errors import FedkeelError, InputError, check, one_line, reason
+from ..inputs import Inputs, pack
+from ..ranges import Range
+from . import convert, csv_files, picture_folders
 from .partition import in_values, in_words
+from .table import Table
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
+Pair = tuple[Tensor, Tensor]
+SHARE = Range(0.001, 0.9)
 
 
 class FederatedData:
@@ -34,24 +40,31 @@ class FederatedData:
 
     def __init__(
         self, x: Any, y: Any, offsets: ArrayLike, client_ids: ArrayLike | None = None,
-        test: tuple[Any, Any] | None = None, partition: str = "",
+        test: tuple[Any, Any] | None = None, partition: str = "", inputs: Inputs | None = None,
     ) -> None:  # fmt: skip
         self.partition = partition  # in words; empty where the clients came with the data
         self.dealt: dict[str, Any] = {}  # the same by its name and parameters
+        self.inputs = inputs  # how a sample is cut, where a model has several inputs
+        self.class_names: list[str] | None = None  # by class number, where targets were texts or folders
+        self.table: Table | None = None  # what inputs were made of, where they come from a table
         self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
         self.client_ids: NDArray[Any] = ids
         if test is not None and not (isinstance(test, list | tuple) and len(test) == 2):
             raise InputError(f"test must be a pair (inputs, targets). Got {type(test).__name__} instead.")
-        self.test = None if test is None else (_tensor(test[0], "test x"), _tensor(test[1], "test y"))
-        self.validation: tuple[Tensor, Tensor] | None = None  # see `held_out`
+        self.test = None if test is None else (_inputs(test[0], "test x", inputs)[0], _tensor(test[1], "test y"))
+        self.validation: Pair | None = None  # see `held_out`
+        self.client_test: Pair | None = None  # the same, with the clients' own parts in `client_test_offsets`
+        self.client_test_offsets: NDArray[np.int64] | None = None
         self._validate()
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> Self:
         """Group samples by client; clients are numbered by sorted id.
 
+        x: an array with an entry per sample; for a model with several inputs a dict of arrays, by the arguments of its
+        `forward`, or a tuple of arrays, by their places.
         clients: the id beside each sample; or a list of arrays, the sample indices of each client (a sample may occur
         twice or never); or a function of the targets that gives either, such as those of `fedkeel.data.partition`.
         test: inputs and targets for evaluation; without them the history has no test loss and no accuracy.
@@ -62,12 +75,12 @@ class FederatedData:
         >>> data.sizes([0, 1]).tolist()
         [4, 4]
         """
-        x, y = _tensor(x, "x"), _tensor(y, "y")
+        (x, inputs), y = _inputs(x, "x"), _tensor(y, "y")
         held, words = _lists(_held(clients, y)), in_words(clients)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
             order = _indices(held, len(x))
-            made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words)
+            made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words, inputs)
             made.dealt = in_values(clients)
             return made
         ids = _ids(held)
@@ -84,15 +97,17 @@ class FederatedData:
         if ids.dtype.kind == "f" and not np.isfinite(ids).all():
             raise InputError("A client id is NaN or infinite; give every sample the id of its client.")
         order = torch.from_numpy(np.argsort(owner, kind="stable"))
-        made = cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words)
+        made = cls(x[order], y[order], np.concatenate([[0], np.cumsum(counts)]), unique, test, words, inputs)
         made.dealt = in_values(clients)
         return made
 
     @classmethod
-    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None) -> Self:
+    def from_torch(cls, dataset: Any, partition: Clients, test: Any = None, target: str = "labels") -> Self:
         """A torch data set of (input, target) pairs, read once into memory; `test` is another one.
 
-        A transform is therefore applied once; random changes from step to step belong in `Task(augment=)`.
+        An input may be a dict or a tuple, for models with several; an item may also be a dict with the target under the
+        key `target` and the model's inputs under all others. A transform is applied once; random changes from step to
+        step belong in `Task(augment=)`.
         partition: as `clients` of `from_arrays`.
 
         >>> from functools import partial
@@ -101,18 +116,19 @@ class FederatedData:
         >>> len(FederatedData.from_torch(dataset, partition=partial(iid, clients=5)))
         5
         """
-        held_out = None if test is None else convert.torch_pairs(test, "The test data set")
-        return cls.from_arrays(*convert.torch_pairs(dataset, "The data set"), partition, held_out)
+        held_out = None if test is None else convert.torch_pairs(test, "The test data set", target)
+        return cls.from_arrays(*convert.torch_pairs(dataset, "The data set", target), partition, held_out)
 
     @classmethod
     def from_huggingface(
-        cls, dataset: Any, x: str | Sequence[str], y: str, client_column: str | None = None,
+        cls, dataset: Any, x: str | Sequence[str] | Mapping[str, str], y: str, client_column: str | None = None,
         partition: Clients | None = None, test: Any = None,
     ) -> Self:  # fmt: skip
         """A `datasets.Dataset`, or the name of one on the hub (its split "train"), with a client column or a partition.
 
         x: the input column (numbers, lists of one length, or images, which become `[channels, height, width]` in 0..1),
-        or several columns of numbers. y: the target column; texts become class numbers in sorted order. test: another
+        or several columns of numbers side by side, or for a model with several inputs a dict from the arguments of its
+        `forward` to columns. y: the target column; texts become class numbers in sorted order. test: another
         Dataset, or the name of a split when `dataset` is a name.
 
         >>> class Columns(dict):  # in the place of a datasets.Dataset
@@ -133,38 +149,67 @@ class FederatedData:
             held_out = (convert.hub_inputs(other, x), found)
         clients = partition if client_column is None else convert.plain(convert.hub_column(train, client_column))
         assert clients is not None
-        return cls.from_arrays(convert.hub_inputs(train, x), convert.targets(raw, names, "training"), clients, held_out)
+        made = cls.from_arrays(convert.hub_inputs(train, x), convert.targets(raw, names, "training"), clients, held_out)
+        made.class_names = convert.class_names(names)
+        return made
 
     @classmethod
     def from_csv(
         cls, path: str | os.PathLike[str], client_column: str, target_column: str,
-        test: str | os.PathLike[str] | None = None,
+        test: str | os.PathLike[str] | float | None = None, *, drop: Sequence[str] = (), categories: Sequence[str] = (),
+        scale: bool = True, seed: int = 0, verbose: bool = True,
     ) -> Self:  # fmt: skip
-        """A CSV file with a header line; every other column is a number and a feature, in the order of the file.
+        """A CSV file with a header line; every other column is a feature.
 
-        Targets that are texts become class numbers in sorted order. test: another file with the same columns, of which
-        the client column may be missing.
+        Numbers are scaled to mean 0 and deviation 1 and blanks become the mean (`scale=False` leaves numbers as they
+        are); a text becomes a column of 0 and 1 for each of its values. All this is fitted on training rows only, and
+        printed on stderr (`verbose`); `data.table` keeps it, and `fedkeel export` gives it away with the model.
+
+        test: another file with the same columns, of which the client column may be missing; or the share of every
+        client's rows that are kept for the test, drawn by `seed`. drop: columns to leave out. categories: columns of
+        numbers that are names. Targets that are texts become class numbers in sorted order.
 
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "hearts.csv")
-        ...     _ = path.write_text("hospital,age,pressure,ill\\nA,63,145,no\\nB,41,130,yes\\nA,57,120,no\\n")
-        ...     data = FederatedData.from_csv(path, client_column="hospital", target_column="ill")
-        >>> data.client_ids.tolist(), data.y.tolist(), data.x[0].tolist()
-        (['A', 'B'], [0, 0, 1], [63.0, 145.0])
+        ...     _ = path.write_text("hospital,age,sex,ill\\nA,60,f,no\\nB,40,m,yes\\nA,,f,no\\n")
+        ...     data = FederatedData.from_csv(path, client_column="hospital", target_column="ill", verbose=False)
+        >>> data.client_ids.tolist(), data.y.tolist(), data.x.tolist()
+        (['A', 'B'], [0, 0, 1], [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]])
         """
-        columns = convert.read_csv(path)
+        share = test if isinstance(test, int | float) else None
+        other = None if isinstance(test, int | float) else test
+        check(share is None or share in SHARE, "from_csv", "test", f"a file, or a share {SHARE}", test)
+        rows = csv_files.csv_rows(path, client_column, target_column, other, drop, categories, scale)
+        held_out = None if rows.test_y is None else (rows.table.inputs("test"), rows.test_y)
         with convert.naming(path):
-            for name in (client_column, target_column):
-                if name not in columns:
-                    raise convert.no_column(name, columns)
-            if client_column == target_column:
-                raise InputError(f"The client column and the target column are both '{client_column}'.")
-            clients, raw = (convert.plain(columns.pop(name)) for name in (client_column, target_column))
-            x, names = convert.csv_features(columns, path), np.unique(raw)
-        held_out = None if test is None else convert.csv_test(test, columns, target_column, names)
-        with convert.naming(path):
-            return cls.from_arrays(x, convert.targets(raw, names, "training"), clients, held_out)
+            made = cls.from_arrays(np.arange(len(rows.y)), rows.y, rows.clients, held_out)
+        raw = rows.table.raw
+        made.class_names = rows.class_names
+        made.table = Table(raw | {"train": raw["train"][made.x]}, rows.table.preparation)
+        made._prepare()
+        if share is not None:
+            made = made.held_out(share, seed, "test")
+        if verbose:
+            print(csv_files.csv_summary(path, made), file=sys.stderr)
+        return made
+
+    @classmethod
+    def from_folder(
+        cls, path: str | os.PathLike[str], size: int, partition: Clients | None = None,
+        test: str | os.PathLike[str] | None = None,
+    ) -> Self:  # fmt: skip
+        """Pictures in folders: `CLIENT/CLASS/picture.png`, or `CLASS/picture.png` with a partition.
+
+        They become `[3, size, size]` in 0..1: the largest square in the middle, scaled. Classes are numbered by sorted
+        name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow: `pip install "fedkeel[images]"`.
+        """
+        found = picture_folders.read_folder(path, size, partition is None)
+        tested = None if test is None else picture_folders.read_folder(test, size, False, found.classes)
+        held_out = None if tested is None else (tested.x, tested.y)
+        made = cls.from_arrays(found.x, found.y, found.clients if partition is None else partition, held_out)
+        made.class_names = found.classes
+        return made
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -179,14 +224,15 @@ class FederatedData:
     def cast(self, dtype: torch.dtype, device: str) -> Self:
         """The same data with floating tensors in `dtype`, integer targets as int64, on `device`."""
 
-        def pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def pair(x: Tensor, y: Tensor) -> Pair:
             y = y.to(device, dtype if y.is_floating_point() else torch.int64)
             return x.to(device, dtype if x.is_floating_point() else x.dtype), y
 
         same = copy.copy(self)
         same.x, same.y = pair(self.x, self.y)
-        same.test = None if self.test is None else pair(*self.test)
-        same.validation = None if self.validation is None else pair(*self.validation)
+        for part in ("test", "validation", "client_test"):
+            held = getattr(self, part)
+            setattr(same, part, None if held is None else pair(*held))
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
             same._validate()
         return same
@@ -200,10 +246,11 @@ class FederatedData:
             same.test = self.test[0][index], self.test[1][index]
         return same
 
-    def held_out(self, share: float, seed: int = 0) -> Self:
-        """The same data with floor(share n_i) samples of every client kept for validation, never its last one.
+    def held_out(self, share: float, seed: int = 0, part: str = "validation") -> Self:
+        """The same data with floor(share n_i) samples of every client kept for another use, never its last one.
 
-        Which ones depends on the seed and the client alone.
+        Which ones depends on the seed, the client and the use alone. part: "validation", "client_test" or "test". What
+        was fitted on training rows (`from_csv`) is fitted anew on those that are left.
 
         >>> data = FederatedData.from_arrays(torch.arange(12.0)[:, None], [0] * 12, clients=[0] * 10 + [1, 1])
         >>> data.held_out(0.25).sizes([0, 1]).tolist(), len(data.held_out(0.25).validation[0])
@@ -214,14 +261,28 @@ class FederatedData:
         kept = np.ones(len(self.x), dtype=bool)
         owners = np.flatnonzero(counts)
         if not len(owners):
-            raise InputError(f"A validation share of {share:g} keeps no sample: all clients hold too few.")
-        for client, generator in zip(owners, draws.generators(seed, "validation", 0, owners), strict=True):
+            what = part.replace("_", " ")
+            raise InputError(f"A {what} share of {share:g} keeps no sample: all clients hold too few.")
+        for client, generator in zip(owners, draws.generators(seed, part, 0, owners), strict=True):
             kept[self.offsets[client] + generator.permutation(sizes[client])[: counts[client]]] = False
-        train, other = (torch.from_numpy(np.flatnonzero(part)) for part in (kept, ~kept))
+        train, other = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (kept, ~kept))
         same = copy.copy(self)
-        same.x, same.y, same.validation = self.x[train], self.y[train], (self.x[other], self.y[other])
+        same.x, same.y = self.x[train], self.y[train]
         same.offsets = np.concatenate([[0], np.cumsum(sizes - counts)])
+        setattr(same, part, (self.x[other], self.y[other]))
+        if part == "client_test":
+            same.client_test_offsets = np.concatenate([[0], np.cumsum(counts)])
+        if self.table is not None:
+            same.table = self.table.split(train, other, part)
+            same._prepare()
         return same
+
+    def _prepare(self) -> None:
+        """Make all inputs of the table, by what is fitted on its training rows."""
+        assert self.table is not None
+        self.x = self.table.inputs("train")
+        for part in self.table.raw.keys() - {"train"}:
+            setattr(self, part, (self.table.inputs(part), getattr(self, part)[1]))
 
     def _validate(self) -> None:
         offsets = self.offsets
@@ -272,6 +333,18 @@ def _lists(held: Any) -> Any:
         return held
     arrays = [np.asarray(own) for own in held]
     return arrays if all(own.ndim == 1 for own in arrays) else held
+
+
+def _inputs(values: Any, name: str, like: Inputs | None = None) -> tuple[Tensor, Inputs | None]:
+    """Inputs as one tensor; several of them packed side by side, with how to cut them."""
+    arrays = (np.ndarray, Tensor)
+    if isinstance(values, Mapping):
+        return pack({str(key): _tensor(value, f"{name} '{key}'") for key, value in values.items()}, like)
+    if isinstance(values, tuple) and values and all(isinstance(one, arrays) and one.ndim for one in values):
+        return pack([_tensor(one, f"{name} {place}") for place, one in enumerate(values)], like)
+    if like is not None:
+        raise InputError(f"{name} must have the inputs of the training data, in a dict or a tuple.")
+    return _tensor(values, name), None
 
 
 def _tensor(values: Any, name: str) -> Tensor:

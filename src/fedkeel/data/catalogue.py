@@ -155,3 +155,18 @@ SETS: tuple[DataSet, ...] = (
             _from("https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/", ("w8a",))),
 )  # fmt: skip
 KNOWN: dict[str, DataSet] = {one.name: one for one in SETS}
+# What their archives, and torchvision, unpack to: found in place where it is complete.
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "mnist": ("MNIST", "MNIST/raw"),
+    "qmnist": ("QMNIST", "QMNIST/raw"),
+    "fmnist": ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw"),
+    "cifar10": ("cifar-10-batches-bin",),
+    "cifar100": ("cifar-100-binary",),
+    "femnist": ("fed_emnist", "leaf/data/femnist/data"),
+    "agnews": ("ag_news", "ag_news_csv"),
+    "newsgroups": ("newsgroups20", "20news"),
+    "sent140": ("leaf/data/sent140/data",),
+    "celeba": ("CelebA",),
+    "heart": ("heart_disease", "heart-disease"),
+    "wisdm": ("WISDM_ar_v1.1",),
+}

@@ -1,12 +1,9 @@
-"""Convert the user's own data to arrays: torch data sets, Hugging Face data sets, CSV files."""
+"""Convert the user's own data to arrays: torch data sets, Hugging Face data sets and columns of text."""
 
-import csv
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +12,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError, reason, unknown
-from ..files import reading
 from .read.files import optional
-from .read.tables import LONGEST
 
 Array = NDArray[Any]
 NAME = 256  # characters of a client's or a class's name
 
 
-def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
+def torch_pairs(dataset: Any, name: str, target: str = "labels") -> tuple[Any, Tensor]:
     """Inputs and targets of a torch data set of (input, target) pairs, each stacked into one tensor.
+
+    Inputs that are dicts or tuples give a dict or a tuple of tensors.
 
     >>> torch_pairs([(1.5, 0), (2.5, 1)], "The data set")
     (tensor([1.5000, 2.5000]), tensor([0, 1]))
+    >>> torch_pairs([{"ids": [3, 4], "labels": 1}], "The data set")
+    ({'ids': tensor([[3, 4]])}, tensor([1]))
     """
     if isinstance(dataset, torch.utils.data.TensorDataset):
-        if len(dataset.tensors) != 2:
+        *inputs, y = dataset.tensors
+        if not inputs:
             raise InputError(f"{name} must give (input, target) pairs. Got {len(dataset.tensors)} tensors.")
-        return dataset.tensors[0], dataset.tensors[1]
+        return inputs[0] if len(inputs) == 1 else tuple(inputs), y
     if isinstance(dataset, torch.utils.data.DataLoader):
         raise InputError(f"{name} must be the data set itself, not a DataLoader; give loader.dataset.")
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
@@ -47,10 +47,33 @@ def torch_pairs(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
             raise InputError(f"{name} fails at item {i}: {reason(error)}.") from error
     if not items:
         raise InputError(f"{name} is empty.")
-    for i, item in enumerate(items):
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise InputError(f"{name} must give (input, target) pairs. Item {i} is a {type(item).__name__}.")
-    return _stack([item[0] for item in items], f"{name} inputs"), _stack([i[1] for i in items], f"{name} targets")
+    pairs = [_pair(item, f"{name} must give (input, target) pairs. Item {i}", target) for i, item in enumerate(items)]
+    return _stack_inputs([x for x, _ in pairs], f"{name} inputs"), _stack([y for _, y in pairs], f"{name} targets")
+
+
+def _pair(item: Any, where: str, target: str) -> tuple[Any, Any]:
+    """Input and target of an item: a pair, or a dict with the target under this key."""
+    if isinstance(item, Mapping):
+        if target not in item:
+            raise InputError(f"{where} is a dict without '{target}'; name the key of the target by target=.")
+        return {key: value for key, value in item.items() if key != target}, item[target]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise InputError(f"{where} is a {type(item).__name__}.")
+    return item[0], item[1]
+
+
+def _stack_inputs(values: Sequence[Any], name: str) -> Any:
+    """One tensor, or a dict or a tuple of them where each input is one."""
+    first = values[0]
+    if isinstance(first, Mapping):
+        if any(not isinstance(value, Mapping) or value.keys() != first.keys() for value in values):
+            raise InputError(f"{name} must all be dicts with the same keys.")
+        return {key: _stack([value[key] for value in values], f"{name} '{key}'") for key in first}
+    if isinstance(first, tuple):
+        if any(not isinstance(value, tuple) or len(value) != len(first) for value in values):
+            raise InputError(f"{name} must all be tuples of one length.")
+        return tuple(_stack(column, f"{name} {place}") for place, column in enumerate(zip(*values, strict=True)))
+    return _stack(values, name)
 
 
 def _stack(values: Sequence[Any], name: str) -> Tensor:
@@ -114,8 +137,11 @@ def no_column(name: str, columns: Iterable[str]) -> InputError:
     return unknown("column", name, [" ".join(column.split())[:60] for column in islice(columns, 30)])
 
 
-def hub_inputs(dataset: Any, columns: str | Sequence[str]) -> Array:
-    """One column as it is (images as `[channels, height, width]` in 0..1), or several number columns side by side."""
+def hub_inputs(dataset: Any, columns: str | Sequence[str] | Mapping[str, str]) -> Any:
+    """One column as it is (images as `[channels, height, width]` in 0..1), several number columns side by side, or by
+    the arguments of a model."""
+    if isinstance(columns, Mapping):
+        return {name: hub_inputs(dataset, column) for name, column in columns.items()}
     if isinstance(columns, str):
         return _pack([_pixels(value) for value in hub_column(dataset, columns)], columns)
     parts = [_pack(hub_column(dataset, column), column) for column in columns]
@@ -140,36 +166,6 @@ def _pack(values: list[Any], column: str) -> Array:
     raise InputError(f"Column '{column}' does not hold numbers of one shape (encode texts and pad them to one length).")
 
 
-def read_csv(path: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """The columns of a CSV file with a header line, as text."""
-    csv.field_size_limit(LONGEST)
-    with reading(Path(path), "CSV"), open(path, newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, strict=True)
-        header = next(lines, [])
-        rows = []
-        for row in lines:
-            if row and len(row) != len(header):
-                line = f"{os.fspath(path)}, line {lines.line_num}"
-                raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
-            if row:
-                rows.append(row)
-    if len(set(header)) < len(header) or not rows:
-        what = "has two columns of one name" if rows else "has no rows"
-        raise InputError(f"{os.fspath(path)} {what}.")
-    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def csv_test(path: str | os.PathLike[str], features: Iterable[str], target: str, names: Array) -> tuple[Array, Array]:
-    """Inputs and targets of a test file, in the order of the training columns; `names`: the training classes."""
-    columns = read_csv(path)
-    with naming(path):
-        for name in (target, *features):
-            if name not in columns:
-                raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
-        found = targets(plain(columns[target]), names, "test")
-        return csv_features({name: columns[name] for name in features}, path), found
-
-
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Put the file's name before an InputError that does not have one."""
@@ -179,24 +175,6 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         if os.fspath(path) in str(error):
             raise
         raise InputError(f"{os.fspath(path)}: {error}") from error
-
-
-def csv_features(columns: dict[str, list[str]], path: str | os.PathLike[str]) -> Array:
-    """All these columns as numbers, `[rows, columns]`.
-
-    >>> csv_features({"age": ["63", "41"], "dose": ["0.5", "2"]}, "hearts.csv").tolist()
-    [[63.0, 0.5], [41.0, 2.0]]
-    """
-    if not columns:
-        raise InputError(f"{os.fspath(path)} has no feature column beside the client and the target.")
-    for name, values in columns.items():
-        for row, value in enumerate(values):
-            number = _number(value)
-            if number is None or not math.isfinite(number):
-                place = f"{os.fspath(path)}, row {row + 1}"
-                kind = "not a number" if number is None else "not a finite number; fill it in or leave the row out"
-                raise InputError(f"{place}: column {name!r:.100} has {value!r:.100}, which is {kind}.")
-    return np.array([[float(v) for v in values] for values in columns.values()]).T
 
 
 def plain(values: Sequence[Any]) -> Array:
@@ -244,6 +222,11 @@ def targets(values: Array, names: Array, what: str) -> Array:
     if (strange := values[names[place] != values]).size:
         raise InputError(f"The {what} target {str(strange[0])!r:.100} does not occur in the training data.")
     return place
+
+
+def class_names(names: Array) -> list[str] | None:
+    """The names of classes that are texts, by number; None where targets are numbers."""
+    return [str(name) for name in names] if names.dtype.kind in "US" else None
 
 
 def _number(value: str) -> float | None:

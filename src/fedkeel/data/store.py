@@ -1,5 +1,6 @@
 """The store of data sets on disk: `FEDKEEL_DATA/NAME/`, by default below ~/.cache/fedkeel.
 
+Folders with the names that official archives unpack to (`cifar-10-batches-bin`) are used where they are.
 A set's folder is complete or absent: files are gathered in a temporary folder, checked, and moved in one step.
 """
 
@@ -11,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..errors import InputError, unknown
-from .catalogue import KNOWN, DataSet, Reader
+from .catalogue import FOLDERS, KNOWN, DataSet, Reader
 from .download import Progress, download
 from .unpack import is_archive, unpack
 
@@ -37,7 +38,19 @@ def known(name: str) -> DataSet:
 
 def present(name: str) -> bool:
     """Whether the set is in the store."""
-    return (root() / known(name).name).is_dir()
+    return _place(name) is not None
+
+
+def _place(name: str) -> Path | None:
+    """The set's own folder, else a complete one under the name that its archive unpacks to."""
+    one = known(name)
+    if (own := root() / one.name).is_dir():
+        return own
+    for place in (root() / folder for folder in FOLDERS.get(name, ())):
+        for group in one.files:
+            if all(any(place.glob(pattern)) for pattern in group):
+                return place
+    return None
 
 
 def folder(name: str) -> Path:
@@ -49,8 +62,8 @@ def folder(name: str) -> Path:
     Traceback (most recent call last):
     fedkeel.errors.InputError: The data set 'cifar10' is not here: fedkeel data get cifar10 downloads it, ...
     """
-    if present(name):
-        return root() / name
+    if (place := _place(name)) is not None:
+        return place
     raise InputError(f"The data set '{name}' is not here: {advice(known(name))}.")
 
 
@@ -64,8 +77,8 @@ def advice(one: DataSet) -> str:
 def get(name: str, progress: Progress | None = None) -> Path:
     """Download a set unless it is in the store; an interrupted download is continued."""
     one = known(name)
-    if present(name):
-        return root() / name
+    if (place := _place(name)) is not None:
+        return place
     if not one.sources:
         raise InputError(f"The data set '{name}' has no direct download: {advice(one)}.")
     fetched = root() / ".partial" / name  # kept after an interruption, so that the next call continues

@@ -14,6 +14,7 @@ from .digits import digits
 from .fedprox import synthetic_fedprox
 from .letters import femnist
 from .mnist import fmnist, mnist, mnist_writers
+from .own import csv
 from .photos import celeba, gldv2, inaturalist
 from .plays import shakespeare
 from .records import heart, wisdm
@@ -24,7 +25,7 @@ from .words import stackoverflow
 ALL: tuple[Callable[..., Task], ...] = (
     synthetic, synthetic_fedprox, blobs_deep, blobs_wide, digits, mnist, mnist_writers, fmnist, femnist,
     cifar10, cifar10_small, cifar100, celeba, gldv2, inaturalist, shakespeare, agnews, newsgroups, sent140,
-    stackoverflow, heart, wisdm,
+    stackoverflow, heart, wisdm, csv,
 )  # fmt: skip
 TASKS: dict[str, Callable[..., Task]] = {make.__name__.replace("_", "-"): make for make in ALL}
 

@@ -1,0 +1,105 @@
+"""CSV files of users: columns of numbers and texts, with blanks."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import reading
+from . import table
+from .convert import Array, class_names, naming, no_column, plain, targets
+from .read.tables import LONGEST
+from .table import Preparation, Table
+
+if TYPE_CHECKING:
+    from . import FederatedData
+
+Place = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a file: who holds them, their targets, and the table of their features."""
+
+    clients: Array
+    y: Array
+    table: Table
+    class_names: list[str] | None
+    test_y: Array | None = None
+
+
+def read_csv(path: Place) -> dict[str, list[str]]:
+    """The columns of a CSV file with a header line, as text."""
+    csv.field_size_limit(LONGEST)
+    with reading(Path(path), "CSV"), open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        header = next(lines, [])
+        rows = []
+        for row in lines:
+            if row and len(row) != len(header):
+                line = f"{os.fspath(path)}, line {lines.line_num}"
+                raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
+            if row:
+                rows.append(row)
+    if len(set(header)) < len(header) or not rows:
+        what = "has two columns of one name" if rows else "has no rows"
+        raise InputError(f"{os.fspath(path)} {what}.")
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def csv_rows(
+    path: Place, client: str, target: str, test: Place | None, drop: Sequence[str], categories: Sequence[str],
+    scale: bool,
+) -> Rows:  # fmt: skip
+    """Read a file and its test file, and fit what makes inputs of their features on the rows of the first."""
+    columns = read_csv(path)
+    with naming(path):
+        for name in (client, target, *drop, *categories):
+            if name not in columns:
+                raise no_column(name, columns)
+        if client == target:
+            raise InputError(f"The client column and the target column are both '{client}'.")
+        for name in (client, target):
+            _check_no_blank(name, columns[name])
+        clients, raw_y = (plain(columns.pop(name)) for name in (client, target))
+        names = np.unique(raw_y)
+        about = table.of(columns, drop, categories, scale)
+        raw = {"train": about.encode(columns)}
+        about = about.fitted(raw["train"])
+    test_y = None
+    if test is not None:
+        raw["test"], test_y = _test_rows(test, about, target, names)
+    return Rows(clients, targets(raw_y, names, "training"), Table(raw, about), class_names(names), test_y)
+
+
+def _test_rows(path: Place, about: Preparation, target: str, names: Array) -> tuple[Tensor, Array]:
+    """Features and targets of a test file, in the order of the training columns; names: the training classes."""
+    columns = read_csv(path)
+    with naming(path):
+        for name in (target, *(column.name for column in about.columns)):
+            if name not in columns:
+                raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
+        return about.encode(columns), targets(plain(columns[target]), names, "test")
+
+
+def _check_no_blank(name: str, values: Sequence[str]) -> None:
+    for row, value in enumerate(values, 1):
+        if not value.strip():
+            raise InputError(f"Row {row}: column {name!r:.100} is blank, and it names the client or the target.")
+
+
+def csv_summary(path: Place, data: FederatedData) -> str:
+    """What `from_csv` did, in lines."""
+    assert data.table is not None
+    tested = "no test rows" if data.test is None else f"{len(data.test[0]):,} test rows"
+    names = "numbers" if data.class_names is None else f"classes {', '.join(data.class_names[:10])}"
+    head = f"{os.fspath(path)}: {len(data):,} clients, {len(data.x):,} training rows, {tested}; targets: {names}"
+    return head + "".join(f"\n  {line}" for line in str(data.table).splitlines())

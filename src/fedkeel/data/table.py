@@ -1,0 +1,193 @@
+"""A table of numbers and texts as a model's inputs: what is fitted on training rows, and applied to others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+BLANKS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})  # in small letters
+MOST_VALUES = 100  # different texts of one column
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. values: its texts in sorted order, a column of inputs for each; None for numbers."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """How many columns of inputs it becomes."""
+        return 1 if self.values is None else len(self.values)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What was fitted on the training rows of a table, and how inputs are made of any row.
+
+    Numbers are scaled to mean 0 and deviation 1 (they stay as they are without `scale`), blanks become the mean. A text
+    becomes one column for each value of the training file, with a 1 at its own; a blank or an unknown text has none.
+
+    >>> about = Preparation((Column("age"), Column("sex", ("f", "m"))))
+    >>> raw = about.encode({"age": ["40", "60", "?"], "sex": ["m", "f", "x"]})
+    >>> about.fitted(raw).inputs(raw).tolist()
+    [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+
+    columns: tuple[Column, ...]
+    scale: bool = True
+
+    def encode(self, rows: Mapping[str, Sequence[Any]]) -> Tensor:
+        """Rows `[n, columns]` as numbers: a text is its place among the column's values; NaN for blank or unknown."""
+        found = []
+        for column in self.columns:
+            texts = ["" if value is None else str(value).strip() for value in rows[column.name]]
+            if column.values is None:
+                found.append([_number(column.name, row, text) for row, text in enumerate(texts)])
+            else:
+                place = {value: float(number) for number, value in enumerate(column.values)}
+                found.append([place.get(text, math.nan) for text in texts])
+        return torch.tensor(found, dtype=torch.float64).T
+
+    def fitted(self, raw: Tensor) -> Preparation:
+        """The same columns with the means and deviations of these rows."""
+        columns = []
+        for column, values in zip(self.columns, raw.T, strict=True):
+            if column.values is None:
+                known = values[~values.isnan()]
+                if not len(known):
+                    raise InputError(f"Column {column.name!r:.100} has no value in the training rows; drop it.")
+                spread = float(known.std(correction=0))
+                column = replace(column, mean=float(known.mean()), deviation=spread if spread > 0 else 1.0)
+            columns.append(column)
+        return replace(self, columns=tuple(columns))
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """What a model gets of these rows: `[n, inputs]`."""
+        parts = []
+        for column, values in zip(self.columns, raw.T, strict=True):
+            if column.values is not None:
+                parts.append((values[:, None] == torch.arange(len(column.values))).to(raw.dtype))
+                continue
+            filled = torch.where(values.isnan(), column.mean, values)
+            parts.append(((filled - column.mean) / column.deviation if self.scale else filled)[:, None])
+        return torch.cat(parts, 1)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        shown = [
+            {"name": column.name, "values": list(column.values)}
+            if column.values is not None
+            else {"name": column.name, "mean": column.mean, "deviation": column.deviation}
+            for column in self.columns
+        ]
+        return {"scale": self.scale, "columns": shown}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows that inputs were made of, by part ("train", "test", ...): another split is fitted anew on its training
+    rows."""
+
+    raw: dict[str, Tensor]
+    preparation: Preparation
+
+    def split(self, kept: Tensor, other: Tensor, name: str) -> Table:
+        """The same table with some training rows as a part of their own, fitted on the rest."""
+        train = self.raw["train"]
+        raw = self.raw | {"train": train[kept], name: train[other]}
+        return Table(raw, self.preparation.fitted(raw["train"]))
+
+    def inputs(self, part: str) -> Tensor:
+        """The inputs of a part."""
+        return self.preparation.inputs(self.raw[part])
+
+    def __str__(self) -> str:
+        """What was done with each column, in lines."""
+        train, about = self.raw["train"], self.preparation
+        blank = train.isnan().sum(0).tolist()
+        lines = []
+        for column, count in zip(about.columns, blank, strict=True):
+            name = f"{column.name!r:.60}"
+            if column.values is not None:
+                shown = ", ".join(column.values[:6]) + (", ..." if len(column.values) > 6 else "")
+                lines.append(
+                    f"{name}: {len(column.values)} texts, a column each ({shown})" + _blanks(count, "0 in all")
+                )
+                continue
+            done = f"scaled by mean {column.mean:.4g} and deviation {column.deviation:.4g}" if about.scale else "as is"
+            lines.append(f"{name}: numbers, {done}" + _blanks(count, f"the mean {column.mean:.4g}"))
+        for part, rows in self.raw.items():
+            strange = int((rows.isnan().sum(0)[[c.values is not None for c in about.columns]]).sum())
+            if part != "train" and strange:
+                lines.append(f"{part}: {strange} texts that are blank or not in the training file became 0 in all")
+        return "\n".join([*lines, f"fitted on {len(train):,} training rows"])
+
+
+def _blanks(count: int, became: str) -> str:
+    return f"; {count} blank became {became}" if count else ""
+
+
+def of(
+    columns: Mapping[str, Sequence[str]], drop: Sequence[str] = (), categories: Sequence[str] = (), scale: bool = True
+) -> Preparation:
+    """The kinds of these columns: numbers where all values that are not blank are, else texts; nothing is fitted yet.
+
+    >>> of({"age": ["40", ""], "sex": ["m", "f"], "id": ["1", "2"]}, drop=["id"]).columns
+    (Column(name='age', values=None, mean=0.0, deviation=1.0), Column(name='sex', values=('f', 'm'), mean=0.0, \
+deviation=1.0))
+    """
+    found = []
+    for name, values in columns.items():
+        if name not in drop:
+            texts = [value.strip() for value in values]
+            known = [text for text in texts if text.lower() not in BLANKS]
+            if not known:
+                raise InputError(f"Column {name!r:.100} is blank in every row; leave it out: drop=[{name!r:.100}].")
+            numeric = name not in categories and all(_is_number(text) for text in known)
+            found.append(Column(name) if numeric else _texts(name, texts, known))
+    if not found:
+        raise InputError("There is no feature column beside the client and the target.")
+    return Preparation(tuple(found), scale)
+
+
+def _texts(name: str, texts: list[str], known: list[str]) -> Column:
+    values = tuple(sorted(set(known)))
+    if len(values) > MOST_VALUES:
+        row = next((row for row, text in enumerate(texts, 1) if text in known and not _is_number(text)), 1)
+        first = f"row {row} has {texts[row - 1]!r:.60}"
+        raise InputError(
+            f"Column {name!r:.100} is not all numbers ({first}) and has {len(values):,} different texts; "
+            f"{MOST_VALUES} are allowed. Leave it out: drop=[{name!r:.100}]."
+        )
+    return Column(name, values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(name: str, row: int, text: str) -> float:
+    """The number of a field, NaN for a blank."""
+    if text.lower() in BLANKS:
+        return math.nan
+    if not _is_number(text):
+        raise InputError(f"Row {row + 1}: column {name!r:.100} has {text!r:.100}, a number is needed as in training.")
+    value = float(text)
+    if not math.isfinite(value):
+        raise InputError(f"Row {row + 1}: column {name!r:.100} has {text!r:.100}, which is not a finite number.")
+    return value

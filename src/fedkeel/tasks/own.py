@@ -1,0 +1,77 @@
+"""A table of one's own as a task that the command line can name."""
+
+import os
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+from torch import Tensor, nn
+
+from ..data import FederatedData
+from ..errors import InputError
+from ..models.linear import mlp, softmax_regression
+from ..task import Task, cross_entropy
+from .naming import named
+
+
+def csv(
+    file: str = "", client: str = "", target: str = "", test: str | float = 0.2, drop: str = "", categories: str = "",
+    hidden: int | None = None, seed: int = 0,
+) -> Task:  # fmt: skip
+    """A CSV file of your own: `csv:file=hearts.csv,client=hospital,target=ill`; see `FederatedData.from_csv`.
+
+    client, target: columns. test: the share of every client's rows that are kept for the test, or another file. drop,
+    categories: columns to leave out, and columns of numbers that are names, with `|` between them. hidden: the width of
+    a hidden layer, none for a linear model. Targets with a fraction are predicted by squared error.
+    """
+    if not file or not client or not target:
+        raise InputError("The task csv is not complete: write csv:file=hearts.csv,client=hospital,target=ill.")
+    file = os.path.abspath(os.path.expanduser(file))  # a run may be resumed from elsewhere
+    test = os.path.abspath(os.path.expanduser(test)) if isinstance(test, str) else test
+    name = named(csv, locals())
+    lists = tuple(tuple(filter(None, str(given).split("|"))) for given in (drop, categories))
+    data = _data(file, os.stat(file).st_mtime_ns if os.path.exists(file) else 0, client, target, test, *lists, seed)
+    numbers = data.y.is_floating_point()
+    outputs = 1 if numbers else max(2, int(data.y.max()) + 1)
+    width = data.x.shape[1]
+    model = partial(softmax_regression, width, outputs) if hidden is None else partial(mlp, width, (hidden,), outputs)
+    return Task(
+        model=partial(_one_number, model) if numbers else model,
+        loss=squared_error if numbers else cross_entropy,
+        data=data,
+        batch_size=20,
+        lr=0.05,
+        **name,
+    )
+
+
+class OneNumber(nn.Module):
+    """A model with one output as a module from inputs to one number per sample."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.model(x)
+        return output.squeeze(-1)
+
+
+def _one_number(model: Callable[[], nn.Module]) -> nn.Module:
+    return OneNumber(model())
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """The squared difference, one value per sample.
+
+    >>> squared_error(Tensor([1.0]), Tensor([3.0]))
+    tensor([4.])
+    """
+    return (output - target) ** 2
+
+
+@lru_cache(maxsize=2)
+def _data(
+    file: str, changed: int, client: str, target: str, test: str | float, drop: tuple[str, ...],
+    categories: tuple[str, ...], seed: int,
+) -> FederatedData:  # fmt: skip
+    return FederatedData.from_csv(file, client, target, test, drop=drop, categories=categories, seed=seed)

@@ -1,0 +1,218 @@
+"""Tables with texts and blanks, pictures in folders, and models with several inputs."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.data.partition import iid
+
+FederatedData = fk.FederatedData
+CSV = "site,age,sex,ill\n" + "".join(
+    f"{'AB'[row % 2]},{'' if row == 3 else 20 + row},{('f', 'm', '?')[row % 3]},{('no', 'yes')[row % 2]}\n"
+    for row in range(20)
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "hearts.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_texts_become_columns_blanks_the_mean_and_numbers_are_scaled(file, capsys):
+    data = FederatedData.from_csv(file, "site", "ill")
+    assert data.x.shape == (20, 3) and data.class_names == ["no", "yes"]
+    assert float(data.x[:, 0].mean()) == pytest.approx(0, abs=1e-12)
+    assert sorted({tuple(row) for row in data.x[:, 1:].tolist()}) == [(0, 0), (0, 1), (1, 0)]
+    known = [20 + row for row in range(20) if row != 3]
+    column = data.table.preparation.columns[0]
+    assert (column.mean, column.deviation) == pytest.approx((np.mean(known), np.std(known)))
+    said = capsys.readouterr().err
+    assert "'age': numbers, scaled by mean 29.8" in said and "1 blank became the mean" in said
+    assert "'sex': 2 texts, a column each (f, m); 6 blank became 0 in all" in said
+
+
+@pytest.mark.parametrize("part", ["test", "validation", "client_test"])
+def test_what_is_fitted_never_sees_rows_that_are_held_out(file, part):
+    data = FederatedData.from_csv(file, "site", "ill", verbose=False).held_out(0.3, part=part)
+    train = data.table.raw["train"][:, 0]
+    known = train[~train.isnan()]
+    assert data.table.preparation.columns[0].mean == pytest.approx(float(known.mean()))
+    assert float(data.x[:, 0][~train.isnan()].mean()) == pytest.approx(0, abs=1e-12)
+    held = getattr(data, part)[0]
+    assert torch.equal(held, data.table.preparation.inputs(data.table.raw[part]))
+    changed = data.table.raw[part].clone() * 1000
+    assert torch.equal(
+        data.table.preparation.fitted(data.table.raw["train"]).inputs(changed)[:, 1:] * 0, held[:, 1:] * 0
+    )
+
+
+def test_a_share_of_every_clients_rows_may_be_the_test_set(file):
+    data = FederatedData.from_csv(file, "site", "ill", test=0.2, verbose=False)
+    assert data.sizes([0, 1]).tolist() == [8, 8] and len(data.test[0]) == 4
+    with pytest.raises(fk.InputError, match="'test' parameter of from_csv"):
+        FederatedData.from_csv(file, "site", "ill", test=1.5)
+
+
+def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_path, capsys):
+    (tmp_path / "test.csv").write_text("age,sex,ill\n30,x,no\n")
+    data = FederatedData.from_csv(file, "site", "ill", tmp_path / "test.csv")
+    assert data.test[0][0, 1:].tolist() == [0, 0]
+    assert "test: 1 texts that are blank or not in the training file" in capsys.readouterr().err
+
+
+def test_columns_may_be_left_out_or_be_names(file):
+    data = FederatedData.from_csv(file, "site", "ill", drop=["age"], verbose=False)
+    assert data.x.shape == (20, 2)
+    names = FederatedData.from_csv(file, "site", "ill", categories=["age"], verbose=False)
+    assert names.x.shape == (20, 19 + 2)
+    with pytest.raises(fk.InputError, match="Unknown column 'agee'"):
+        FederatedData.from_csv(file, "site", "ill", drop=["agee"])
+
+
+def pictures(root, depth):
+    image = pytest.importorskip("PIL.Image")
+    for number, name in enumerate(("cat", "dog")):
+        for client in ("ada", "wan"):
+            folder = root / client / name if depth == 3 else root / name
+            folder.mkdir(parents=True, exist_ok=True)
+            image.new("RGB", (10, 8), (255 * number, 0, 0)).save(folder / f"{client}.png")
+
+
+def test_pictures_lie_in_folders_of_clients_and_classes(tmp_path):
+    pictures(tmp_path / "train", 3)
+    pictures(tmp_path / "test", 2)
+    data = FederatedData.from_folder(tmp_path / "train", size=6, test=tmp_path / "test")
+    assert data.client_ids.tolist() == ["ada", "wan"] and data.class_names == ["cat", "dog"]
+    assert data.x.shape == (4, 3, 6, 6) and data.y.tolist() == [0, 1, 0, 1]
+    assert torch.equal(data.x[:, 0].amax((1, 2)), data.y.float()) and len(data.test[0]) == 4
+    dealt = FederatedData.from_folder(tmp_path / "test", size=6, partition=partial(iid, clients=2))
+    assert len(dealt) == 2
+    with pytest.raises(fk.InputError, match="holds no pictures as CLIENT/CLASS"):
+        FederatedData.from_folder(tmp_path / "test", size=6)
+
+
+class Two(nn.Module):
+    """A picture and a row of numbers; what it returns has more beside its scores."""
+
+    def __init__(self, wrap=lambda scores: scores):
+        super().__init__()
+        self.look, self.read, self.wrap = nn.Linear(9, 4), nn.Embedding(5, 4), wrap
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, picture, word):
+        assert picture.shape[1:] == (1, 3, 3) and word.dtype == torch.int64 and word.ndim == 1
+        return self.wrap(self.last(torch.tanh(self.look(picture.flatten(1)) + self.read(word))))
+
+
+def two_inputs():
+    generator = torch.Generator().manual_seed(0)
+    picture, word = torch.randn(60, 1, 3, 3, generator=generator), torch.randint(0, 5, (60,), generator=generator)
+    return {"picture": picture, "word": word}, (picture.mean((1, 2, 3)) > 0).long()
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: SimpleNamespace(logits=s), lambda s: {"logits": s, "loss": 0}])
+def test_a_model_with_several_inputs_and_logits_trains_as_one_that_takes_them_apart_by_hand(engine, wrap):
+    inputs, y = two_inputs()
+    clients = np.arange(60) % 6
+    data = FederatedData.from_arrays(inputs, y, clients, test=(inputs, y))
+    run = fk.train(fk.Task(partial(Two, wrap), fk.cross_entropy, data), "fedavg:lr=0.3", rounds=3, engine=engine)
+
+    class ByHand(Two):
+        def forward(self, x):
+            return super().forward(x[:, :9].reshape(-1, 1, 3, 3), x[:, 9].long())
+
+    packed = torch.cat([inputs["picture"].flatten(1), inputs["word"][:, None].float()], 1)
+    plain = FederatedData.from_arrays(packed, y, clients, test=(packed, y))
+    same = fk.train(fk.Task(ByHand, fk.cross_entropy, plain), "fedavg:lr=0.3", rounds=3, engine=engine)
+    assert run.config["engine"] == same.config["engine"] == engine
+    assert torch.equal(run.params, same.params) and run.history[-1]["loss"] == same.history[-1]["loss"]
+    given_back = run.model()  # takes its own inputs and returns its own output
+    output = given_back(**inputs)
+    scores = output if torch.is_tensor(output) else output["logits"] if isinstance(output, dict) else output.logits
+    assert scores.shape == (60, 2) and not given_back._forward_pre_hooks and not given_back._forward_hooks
+
+
+def test_inputs_by_place_and_by_name_and_items_of_data_sets_are_the_same():
+    inputs, y = two_inputs()
+    clients = np.arange(60) % 6
+    named = FederatedData.from_arrays(inputs, y, clients)
+    dicts = [{"picture": inputs["picture"][i], "word": inputs["word"][i], "labels": y[i]} for i in range(60)]
+    tensors = torch.utils.data.TensorDataset(*inputs.values(), y)
+    for data in (
+        FederatedData.from_arrays(tuple(inputs.values()), y, clients),
+        FederatedData.from_torch(dicts, clients),
+        FederatedData.from_torch([(tuple(i.values())[:2], i["labels"]) for i in dicts], clients),
+        FederatedData.from_torch(tensors, clients),
+    ):
+        assert torch.equal(data.x, named.x) and torch.equal(data.y, named.y)
+        run = fk.train(fk.Task(Two, fk.cross_entropy, data), "fedavg:lr=0.3", rounds=1)
+        assert run.status == "done"
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    inputs, y = two_inputs()
+    clients = np.arange(60) % 6
+    with pytest.raises(fk.InputError, match="The test inputs are picture"):
+        FederatedData.from_arrays(inputs, y, clients, test=({"picture": inputs["picture"]}, y))
+    with pytest.raises(fk.InputError, match="above 16,777,216"):
+        FederatedData.from_arrays(inputs | {"word": inputs["word"] + 2**25}, y, clients)
+    with pytest.raises(fk.InputError, match="one entry per sample"):
+        FederatedData.from_arrays(inputs | {"word": inputs["word"][:5]}, y, clients)
+    task = fk.Task(Two, fk.cross_entropy, FederatedData.from_arrays(inputs, y, clients))
+    for name in ("moon", "heterofl"):
+        with pytest.raises(fk.InputError, match="several"):
+            fk.train(task, name, rounds=1)
+
+
+def test_a_tiny_transformer_out_of_a_hub_data_set_trains():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.DistilBertConfig(
+        vocab_size=20, dim=8, hidden_dim=16, n_layers=1, n_heads=2, max_position_embeddings=6, num_labels=2
+    )
+
+    class Columns(dict):
+        column_names = property(list)
+
+    tokens = np.random.default_rng(0).integers(1, 20, (40, 6))
+    rows = Columns(tokens=tokens.tolist(), seen=np.ones((40, 6), int).tolist(), kind=["no", "yes"] * 20)
+    data = FederatedData.from_huggingface(
+        rows, {"input_ids": "tokens", "attention_mask": "seen"}, "kind", partition=partial(iid, clients=4)
+    )
+    task = fk.Task(partial(transformers.DistilBertForSequenceClassification, config), fk.cross_entropy, data)
+    first, second = (fk.train(task, "scaffold:lr=0.5", rounds=3) for _ in range(2))
+    assert torch.equal(first.params, second.params)
+    assert first.history[-1]["train_loss"] < first.history[1]["train_loss"]
+    assert type(first.model()(torch.tensor(tokens[:2]))).__name__ == "SequenceClassifierOutput"
+
+
+def test_without_pillow_a_folder_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.png").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(fk.MissingExtra, match=r'pip install "fedkeel\[images\]"'):
+        FederatedData.from_folder(tmp_path, size=4)
+
+
+def test_a_csv_file_is_a_task_of_the_command_line_and_its_runs_can_be_repeated(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task = fk.tasks.get("csv:file=hearts.csv,client=site,target=ill,hidden=4")
+    run = fk.train(task, "fedavg", rounds=2, stop_after=1, checkpoint=tmp_path / "run")
+    assert run.config["rerunnable"] and str(file) in run.config["task"]
+    monkeypatch.chdir("/")
+    assert fk.resume(tmp_path / "run").history[-1]["accuracy"] is not None
+    with pytest.raises(fk.InputError, match="write csv:file="):
+        fk.tasks.get("csv")
+    (tmp_path / "doses.csv").write_text("c,x,dose\n" + "".join(f"a,{i},{i / 4}\n" for i in range(10)))
+    numbers = fk.train(fk.tasks.get(f"csv:file={tmp_path}/doses.csv,client=c,target=dose"), "fedavg", rounds=20)
+    assert numbers.history[-1]["loss"] < numbers.history[0]["loss"]
