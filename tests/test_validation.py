@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel as fk
+from fedkeel.cli import main
 from fedkeel.conformance import toy, toy_world
+from fedkeel.lab.report import replay
+from fedkeel.lab.report.runs import Reader
 
 
 @settings(max_examples=30, deadline=None)
@@ -31,7 +34,7 @@ def test_every_client_gives_the_floor_of_its_share_and_keeps_at_least_one_sample
 
 def test_validation_samples_are_not_trained_on_and_do_not_depend_on_the_runs_seed():
     task = toy()
-    split = task.validated(0.3)
+    split = task.held_out(0.3)
     by_hand = fk.train(split, "scaffold", toy_world(), 4, seed=3)
     run = fk.train(task, "scaffold", toy_world(), 4, seed=3, validation=0.3)
     assert torch.equal(run.params, by_hand.params)
@@ -68,3 +71,59 @@ def test_every_one_of_the_last_rounds_is_evaluated():
 def test_shares_and_counts_out_of_range_are_refused(name, value):
     with pytest.raises(fk.InputError, match=f"'{name}' parameter of train"):
         fk.train(toy(), "fedavg", toy_world(), 1, **{name: value})
+
+
+def test_client_test_samples_are_split_off_before_validation_and_seen_by_neither():
+    task = toy()
+    run = fk.train(task, "scaffold", toy_world(), 4, seed=3, validation=0.2, client_test=0.3)
+    split = task.held_out(0.3, "client_test")
+    both = split.held_out(0.2)
+    assert torch.equal(run.params, fk.train(both, "scaffold", toy_world(), 4, seed=3).params)
+    kept = torch.cat([both.data.x, both.data.validation[0], both.data.client_test[0]]).sort(0).values
+    assert torch.equal(kept, task.data.x.sort(0).values)
+    counts = np.diff(split.data.client_test_offsets)
+    sizes = np.diff(task.data.offsets)
+    assert counts.tolist() == np.minimum(np.floor(0.3 * sizes + 1e-9), sizes - 1).astype(int).tolist()
+
+
+def test_the_history_has_mean_worst_tenth_and_spread_of_the_clients_accuracies():
+    task = toy()
+    run = fk.train(task, "fedavg", toy_world(), 4, client_test=0.4, eval_every=2)
+    data = task.held_out(0.4, "client_test").data
+    x, y = data.client_test
+    right = (run.model()(x.float()).argmax(1) == y).double().numpy()
+    spans = zip(data.client_test_offsets[:-1], data.client_test_offsets[1:], strict=True)
+    each = np.sort([right[a:b].mean() for a, b in spans if b > a])
+    last = run.history[-1]
+    assert last["client_accuracy"] == pytest.approx(each.mean())
+    assert last["client_accuracy_worst"] == pytest.approx(each[: max(1, len(each) // 10)].mean())
+    assert last["client_accuracy_spread"] == pytest.approx(each.std())
+    assert run.history[1]["client_accuracy"] is None and run.history[0]["client_accuracy"] is not None
+    assert "client_accuracy" not in fk.train(task, "fedavg", toy_world(), 1).history[-1]
+
+
+def test_client_test_samples_are_the_test_set_where_there_is_no_other():
+    data = toy().data
+    alone = fk.FederatedData(data.x, data.y, data.offsets)
+    task = fk.Task(toy().model, fk.cross_entropy, alone, client_test=0.4)
+    run = fk.train(task, "fedavg", toy_world(), 2)
+    x, y = task.held_out(0.4, "client_test").data.client_test
+    assert run.history[-1]["accuracy"] == pytest.approx(float((run.model()(x.float()).argmax(1) == y).double().mean()))
+
+
+def test_a_run_with_client_tests_resumes_bit_for_bit_and_its_report_shows_clients_by_them(tmp_path):
+    task = fk.tasks.get("digits:clients=12")
+    more = {"client_test": 0.3, "validation": 0.1}
+    whole = fk.train(task, "fedavg", rounds=4, checkpoint=tmp_path / "whole", **more)
+    fk.train(task, "fedavg", rounds=4, stop_after=2, checkpoint=tmp_path / "cut", **more)
+    assert torch.equal(fk.resume(tmp_path / "cut").params, whole.params)
+    (group,) = Reader().read([tmp_path / "whole"])
+    panel = replay.accuracies([group], task)
+    assert panel["held_out"] and panel["arms"][0]["mean"] == pytest.approx(whole.history[-1]["client_accuracy"])
+    assert panel["arms"][0]["spread"] == pytest.approx(whole.history[-1]["client_accuracy_spread"])
+    assert len(panel["arms"][0]["lowest"]) == 5
+
+
+def test_the_command_has_the_flag(tmp_path):
+    assert main(["run", "digits", "fedavg", "--rounds", "1", "--client-test", "0.2", "--out", str(tmp_path / "r")]) == 0
+    assert fk.load(tmp_path / "r").history[-1]["client_accuracy_worst"] is not None

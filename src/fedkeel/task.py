@@ -18,7 +18,7 @@ from .errors import InputError, check, reason
 from .flat import FlatModel, seeded
 from .inputs import Logits, adapt, logits_of
 from .pretrained import load_into
-from .ranges import COUNT, NUMBER, RATE, keep
+from .ranges import COUNT, NUMBER, RATE, Range, keep
 from .world import Budget
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -70,7 +70,8 @@ class Task:
     metric: `metric(outputs, targets)` on the whole test set in place of accuracy. target: the accuracy that
     comparisons count rounds to. augment: changes the inputs of every training batch, such as `CropFlip()`. exits: makes
     the model with early exits that algorithms with levels train in place of `model`. pretrained: a safetensors file
-    with the `state_dict` that every run starts from, such as the `model.safetensors` of another run.
+    with the `state_dict` that every run starts from, such as the `model.safetensors` of another run. client_test: the
+    share of every client's samples that are kept to test the model on each client (`train(client_test=)` goes first).
 
     >>> data = FederatedData.from_arrays(torch.randn(8, 3), [0, 1] * 4, clients=[0, 0, 0, 0, 1, 1, 1, 1])
     >>> Task(model=lambda: nn.Linear(3, 2), loss=cross_entropy, data=data).batch_size
@@ -89,6 +90,7 @@ class Task:
     augment: Augment | None = None
     exits: Callable[[], nn.Module] | None = None
     pretrained: str | os.PathLike[str] | None = None
+    client_test: float = 0.0
     spec: str | None = None  # how the command line names it; None for a task made of Python objects
 
     def __post_init__(self) -> None:
@@ -101,6 +103,7 @@ class Task:
             keep(self, COUNT, "batch_size")
         keep(self, RATE, "lr")
         keep(self, NUMBER, "target")
+        keep(self, Range(0, 0.9), "client_test")
         good = self.augment is None or callable(self.augment)
         check(good, self, "augment", "a function (x, generators) -> x", self.augment)
         good = self.metric is None or callable(self.metric)
@@ -152,12 +155,12 @@ class Task:
         """The same task, evaluated on a fixed draw of the test samples; None keeps them all."""
         return self if samples is None else self._with(self.data.tested_on(samples))
 
-    def validated(self, share: float) -> Task:
-        """The same task with this share of every client's samples kept for validation, the same ones in every run."""
-        if share == 0:
+    def held_out(self, share: float, part: str = "validation") -> Task:
+        """The same task with this share of every client's samples kept for another use, the same ones in every run."""
+        if share == 0 or (part == "client_test" and self.data.client_test is not None):
             return self
         given = grammar.parse(self.spec)[0][1].get("seed", 0) if self.spec is not None else 0
-        return self._with(self.data.held_out(share, int(given)))
+        return self._with(self.data.held_out(share, int(given), part))
 
     def _with(self, data: FederatedData) -> Task:
         same = replace(self, data=data)
@@ -232,15 +235,18 @@ class Task:
         """
         if self.metric is not None:
             return float(self.metric(output, target))
+        right = self.right(output, target)
+        return None if right is None else float(right.double().mean())
+
+    def right(self, output: Tensor, target: Tensor) -> Tensor | None:
+        """Which targets are predicted, see `accuracy`; None where this is not classification."""
         if target.is_floating_point():
             return None
         if output.ndim == target.ndim + 1 and output.shape[1] > 1:
-            right = output.argmax(1) == target
-        elif output.numel() == target.numel():
-            right = (output.view(target.shape) > 0) == (target > 0)
-        else:
-            return None
-        return float(right.double().mean())
+            return output.argmax(1) == target
+        if output.numel() == target.numel():
+            return (output.view(target.shape) > 0) == (target > 0)
+        return None
 
     def classes(self, output: Tensor) -> int:
         """The number of classes when this is plain classification (integer labels, scores per class), else 0."""

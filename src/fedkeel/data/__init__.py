@@ -249,8 +249,9 @@ class FederatedData:
     def held_out(self, share: float, seed: int = 0, part: str = "validation") -> Self:
         """The same data with floor(share n_i) samples of every client kept for another use, never its last one.
 
-        Which ones depends on the seed, the client and the use alone. part: "validation", "client_test" or "test". What
-        was fitted on training rows (`from_csv`) is fitted anew on those that are left.
+        Which ones depends on the seed, the client and the use alone. part: "validation", "client_test" or "test";
+        the clients' test samples together are the test set where there is no other. What was fitted on training rows
+        (`from_csv`) is fitted anew on those that are left.
 
         >>> data = FederatedData.from_arrays(torch.arange(12.0)[:, None], [0] * 12, clients=[0] * 10 + [1, 1])
         >>> data.held_out(0.25).sizes([0, 1]).tolist(), len(data.held_out(0.25).validation[0])
@@ -269,11 +270,13 @@ class FederatedData:
         same = copy.copy(self)
         same.x, same.y = self.x[train], self.y[train]
         same.offsets = np.concatenate([[0], np.cumsum(sizes - counts)])
-        setattr(same, part, (self.x[other], self.y[other]))
         if part == "client_test":
             same.client_test_offsets = np.concatenate([[0], np.cumsum(counts)])
+        parts = ("client_test", "test") if part == "client_test" and self.test is None else (part,)
+        for name in parts:
+            setattr(same, name, (self.x[other], self.y[other]))
         if self.table is not None:
-            same.table = self.table.split(train, other, part)
+            same.table = self.table.split(train, other, parts)
             same._prepare()
         return same
 

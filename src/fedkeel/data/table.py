@@ -102,10 +102,10 @@ class Table:
     raw: dict[str, Tensor]
     preparation: Preparation
 
-    def split(self, kept: Tensor, other: Tensor, name: str) -> Table:
-        """The same table with some training rows as a part of their own, fitted on the rest."""
+    def split(self, kept: Tensor, other: Tensor, names: Sequence[str]) -> Table:
+        """The same table with some training rows under other names, fitted on the rest."""
         train = self.raw["train"]
-        raw = self.raw | {"train": train[kept], name: train[other]}
+        raw = self.raw | {"train": train[kept]} | dict.fromkeys(names, train[other])
         return Table(raw, self.preparation.fitted(raw["train"]))
 
     def inputs(self, part: str) -> Tensor:

@@ -84,7 +84,7 @@ class Identity:
 def identity_of(data: FederatedData) -> str:
     """A checksum of the data: of who holds how much, of shapes and types, and of up to 256 blocks of every array."""
     sum = hashlib.sha256(np.ascontiguousarray(data.offsets).view(np.uint8).data)
-    for array in (data.x, data.y, *(data.test or ()), *(data.validation or ())):
+    for array in (data.x, data.y, *(data.test or ()), *(data.validation or ()), *(data.client_test or ())):
         sum.update(f"{tuple(array.shape)} {array.dtype}".encode())
         whole = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         for start in np.unique(np.linspace(0, max(0, len(whole) - PIECE), SAMPLED, dtype=np.int64)):

@@ -100,6 +100,9 @@ class SharedConfig:
     validation: float = setting(
         0.0, SHARE, "keep this share of every client's data for validation: not trained on, evaluated", "SHARE"
     )
+    client_test: float = setting(
+        0.0, SHARE, "keep this share of every client's data to test on each client: not trained on or tuned by", "SHARE"
+    )
     sim_seconds: float | None = setting(
         None, number(SIM_SECONDS), "stop at the first server step after T simulated seconds, whatever rounds says", "T"
     )
@@ -155,8 +158,10 @@ class SharedConfig:
             raise InputError("A decay and ScaleFL need the number of rounds; give rounds and no sim_seconds.")
 
     def prepared(self, task: Task) -> Task:
-        """The task as a run uses it: without the samples for validation, with the test samples that are evaluated."""
-        return task.validated(self.validation).tested_on(self.eval_samples)
+        """The task as a run uses it: without the samples for tests of clients and for validation, with the test samples
+        that are evaluated."""
+        own = task.held_out(self.client_test or task.client_test, "client_test")
+        return own.held_out(self.validation, "validation").tested_on(self.eval_samples)
 
     def adjusted(self, task: Task) -> Task:
         """The task with the rate and the target of these settings."""

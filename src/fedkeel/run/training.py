@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +35,7 @@ from .callbacks import Callback, check_callbacks, naming, notify
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
 from .config import RunConfig, algorithm_of, check_start, configuration, parts_of, task_of, world_of
 from .dry_run import first_clock, first_row, reached, timed, with_budget
+from .evaluation import evaluate
 from .folder import HISTORY, check_own, locked
 from .history import COLUMNS, History, lines
 from .log import Log, write_run
@@ -213,9 +213,9 @@ def _play(
     chosen = RunConfig.from_config(config)
     began = time.perf_counter() - (history[-1]["wall_seconds"] if history else 0.0)
 
-    def note(row: dict[str, Any], evaluate: bool) -> bool:
+    def note(row: dict[str, Any], wanted: bool) -> bool:
         with naming(f"The evaluation after round {state.round}"):
-            score = _evaluate(job, state, engine, evaluate)
+            score = evaluate(job, state, engine, wanted)
         known = {"round": state.round, **score, **row, "wall_seconds": time.perf_counter() - began}
         history.append({name: known[name] for name in COLUMNS} | known)
         log.add(history[-1], state, engine.memories())
@@ -268,24 +268,6 @@ def _diagnosed(job: Job, state: State, engine: Engine, config: dict[str, Any]) -
     from ..lab.diagnose import diagnose  # the core imports lab/ only on request
 
     return diagnose(job, state, engine)
-
-
-def _evaluate(job: Job, state: State, engine: Engine, wanted: bool) -> dict[str, float | None]:
-    """The columns of the test set and, if there is one, of the validation set; empty where no evaluation is wanted."""
-    data = job.task.data
-    sets = {"": data.test} | ({} if data.validation is None else {"validation_": data.validation})
-    if not wanted:
-        return dict.fromkeys(prefix + column for prefix, column in product(sets, ("loss", "accuracy")))
-    models = {"": state.x}
-    for rule in job.algorithm.hooks["models"]:
-        models = rule.models(state.x, state.rules[rule.slot])
-    scores: dict[str, float | None] = {}
-    for prefix, samples in sets.items():
-        for name, x in models.items():
-            score = engine.evaluate(job.task, x, state.buffers, samples)
-            suffix = f"_{name}" if name else ""
-            scores |= {f"{prefix}{column}{suffix}": value for column, value in score.items()}
-    return scores
 
 
 def resume(

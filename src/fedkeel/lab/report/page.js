@@ -342,7 +342,8 @@ function clientsPart(width) {
   return [
     make("h2", {}, "Clients"),
     make("div", { class: "two" },
-      piece("Accuracy of each client", accuracies, () => "The final model of one seed on each client's own training data (not test data). Clients are sorted by accuracy,"
+      piece("Accuracy of each client", accuracies, () => "The final model of one seed on each client's own " + (accuracies.held_out ? "test samples (client_test)" : "training data (not test data)")
+        + ". Clients are sorted by accuracy,"
         + ` separately for each algorithm. Shown: ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
       () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
       piece("Labels by client", labels, () => `Darker cells are larger shares of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
@@ -360,8 +361,9 @@ function clientsPart(width) {
 
 function decileTable(panel) {
   const rows = panel.arms.map((arm, i) => ({ arm: i, name: doc.arms[i].name,
-    cells: arm.why ? [arm.why, "", ""] : [arm.worst, arm.median, arm.mean].map(v => v.toFixed(3)) }));
-  return table(["worst tenth", "median", "mean"], rows, "clients' accuracy", false);
+    cells: arm.why ? [arm.why, "", "", "", ""] : [...[arm.worst, arm.median, arm.mean, arm.spread].map(v => v.toFixed(3)),
+      arm.lowest.map(([name, value]) => `${name} (${value.toFixed(3)})`).join(", ")] }));
+  return table(["worst tenth", "median", "mean", "spread", "lowest clients"], rows, "clients' accuracy", false);
 }
 
 function settingsPart() {

@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...data import FederatedData
 from ...data.describe import holdings
 from ...errors import FedkeelError, InputError
 from ...run.checkpoint import load_model
-from ...run.config import DTYPES, task_of, world_of
+from ...run.config import DTYPES, RunConfig, task_of, world_of
+from ...run.evaluation import accuracies as by_client
+from ...run.evaluation import worst_tenth
 from ...task import Task
 from ...world import Ask, Epochs
 from .runs import Group, Ran
@@ -26,7 +29,7 @@ VISITS = 50_000  # client-rounds that are replayed: about a second
 WIDE, TALL = 100, 30  # cells of the label picture; more clients or labels are put in groups
 CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
 BLOCK = 2**20  # input numbers per forward pass
-BARS = 24
+BARS, LOWEST = 24, 5
 PANELS = ("participation", "budgets", "labels", "accuracies")
 IN_PYTHON = (
     "The task of these runs was made in Python, so the panels about clients cannot be drawn from its name. Write the "
@@ -127,7 +130,10 @@ def _span(first: int, last: int) -> str:
 
 
 def accuracies(groups: list[Group], task: Task) -> Panel:
-    """The accuracy of every arm's final model on each client's own training data, sorted."""
+    """The accuracy of every arm's final model on each client's own data, sorted: on its test samples where some were
+    kept (`client_test`), else on its training data."""
+    task = RunConfig.from_config(groups[0].runs[0].config).prepared(task)
+    chosen, each = _chosen(task.data)
     arms: list[dict[str, Any]] = []
     for group in groups:
         run = next(iter(group.complete or group.runs))
@@ -135,19 +141,24 @@ def accuracies(groups: list[Group], task: Task) -> Panel:
         if values is None:
             arms.append(why)
             continue
-        values = np.sort(values)
-        worst = values[: max(1, len(values) // 10)]
+        order = np.argsort(values, kind="stable")
+        lowest = [[str(task.data.client_ids[chosen[row]])[:60], round(float(values[row]), 4)] for row in order[:LOWEST]]
         arms.append({
-            "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values],
-            "mean": float(values.mean()), "median": float(np.median(values)), "worst": float(worst.mean()),
+            "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values[order]], "lowest": lowest,
+            "mean": float(values.mean()), "median": float(np.median(values)), "worst": worst_tenth(values),
+            "spread": float(values.std()),
         })  # fmt: skip
-    chosen, each = _chosen(len(task.data))
-    return {"arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each}
+    return {
+        "arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each,
+        "held_out": task.data.client_test is not None,
+    }  # fmt: skip
 
 
-def _chosen(population: int) -> tuple[NDArray[np.int64], int]:
+def _chosen(data: FederatedData) -> tuple[NDArray[np.int64], int]:
     """The clients on which models are tried, and how many samples of each at most."""
-    clients = np.unique(np.linspace(0, population - 1, min(CLIENTS, population)).astype(np.int64))
+    offsets = data.offsets if data.client_test_offsets is None else data.client_test_offsets
+    able = np.flatnonzero(np.diff(offsets))
+    clients = able[np.unique(np.linspace(0, len(able) - 1, min(CLIENTS, len(able))).astype(np.int64))]
     return clients, max(20, SAMPLES // len(clients))
 
 
@@ -164,14 +175,15 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     model = cast.adopt(run.config["seed"], dtype, "cpu")
     load_model(run.folder, model)
     model.module.eval()
-    data, (chosen, each) = cast.data, _chosen(len(task.data))
-    sizes = np.minimum(data.sizes(chosen), each)
-    rows = [np.arange(n) + data.offsets[c] for c, n in zip(chosen, sizes, strict=True)]
+    data, (chosen, each) = cast.data, _chosen(cast.data)
+    x, y = data.client_test or (data.x, data.y)
+    offsets = data.offsets if data.client_test_offsets is None else data.client_test_offsets
+    sizes = np.minimum(np.diff(offsets)[chosen], each)
+    rows = [np.arange(n) + offsets[c] for c, n in zip(chosen, sizes, strict=True)]
     index = torch.from_numpy(np.concatenate(rows))
-    block = max(1, BLOCK // max(1, data.x[0].numel()))
-    outputs = torch.cat([model.module(data.x[part]) for part in torch.split(index, block)])
-    parts = zip(torch.split(outputs, sizes.tolist()), torch.split(data.y[index], sizes.tolist()), strict=True)
-    found = [cast.accuracy(output, y) for output, y in parts]
-    if any(value is None for value in found):
+    block = max(1, BLOCK // max(1, x[0].numel()))
+    outputs = torch.cat([model.module(x[part]) for part in torch.split(index, block)])
+    found = by_client(cast, outputs, y[index], np.concatenate([[0], np.cumsum(sizes)]))
+    if found is None or np.isnan(found).any():
         raise ValueError("This task has no accuracy.")
-    return np.array(found, dtype=np.float64)
+    return found
