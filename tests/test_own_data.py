@@ -175,6 +175,7 @@ def test_inputs_that_do_not_fit_are_refused():
             fk.train(task, name, rounds=1)
 
 
+@pytest.mark.extra
 def test_a_tiny_transformer_out_of_a_hub_data_set_trains():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.DistilBertConfig(

@@ -52,7 +52,8 @@ from .version import __version__
 from .world import Epochs, FixedSteps, Fleet, UniformSteps, World
 
 LAB = {
-    "Comparison": "comparison", "Sweep": "sweep.in_process", "compare": "comparison", "sweep": "sweep.in_process",
+    "Comparison": "comparison", "Sweep": "sweep.in_process", "compare": "comparison", "export": "export",
+    "sweep": "sweep.in_process",
 }  # by public name, its module  # fmt: skip
 
 
@@ -72,5 +73,6 @@ __all__ = [
     "LocalGHBM", "Me", "Median", "Mime", "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan",
     "Proximal", "Reports", "Rule", "Run", "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning",
     "Sweep", "Synchronous", "Task", "Trimmed", "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi",
-    "__version__", "algorithm", "compare", "cross_entropy", "load", "resume", "sweep", "tasks", "trackers", "train",
+    "__version__", "algorithm", "compare", "cross_entropy", "export", "load", "resume", "sweep", "tasks", "trackers",
+    "train",
 ]  # fmt: skip

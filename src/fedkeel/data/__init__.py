@@ -6,7 +6,7 @@ There is no Python object per client: a million registered clients are one array
 import copy
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,15 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .. import draws
-from ..errors import FedkeelError, InputError, check, one_line, reason
-from ..inputs import Inputs, pack
+from ..errors import InputError, check
+from ..inputs import Inputs
 from ..ranges import Range
 from . import convert, csv_files, picture_folders
+from .arrays import Clients, held_by, ids_of, index_lists, indices_of, inputs_of, tensor_of
 from .partition import in_values, in_words
-from .table import Table
+from .scaling import PIXELS, Scaling
+from .table import Preparation, Table
 
-# The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
-Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
 Pair = tuple[Tensor, Tensor]
 SHARE = Range(0.001, 0.9)
 
@@ -47,13 +47,14 @@ class FederatedData:
         self.inputs = inputs  # how a sample is cut, where a model has several inputs
         self.class_names: list[str] | None = None  # by class number, where targets were texts or folders
         self.table: Table | None = None  # what inputs were made of, where they come from a table
-        self.x, self.y = _tensor(x, "x"), _tensor(y, "y")
+        self.scaling: Scaling | None = None  # of raw inputs, where all of them were scaled
+        self.x, self.y = tensor_of(x, "x"), tensor_of(y, "y")
         self.offsets = np.asarray(offsets, dtype=np.int64)
         ids = np.arange(len(self.offsets) - 1) if client_ids is None else np.asarray(client_ids)
         self.client_ids: NDArray[Any] = ids
         if test is not None and not (isinstance(test, list | tuple) and len(test) == 2):
             raise InputError(f"test must be a pair (inputs, targets). Got {type(test).__name__} instead.")
-        self.test = None if test is None else (_inputs(test[0], "test x", inputs)[0], _tensor(test[1], "test y"))
+        self.test = None if test is None else (inputs_of(test[0], "test x", inputs)[0], tensor_of(test[1], "test y"))
         self.validation: Pair | None = None  # see `held_out`
         self.client_test: Pair | None = None  # the same, with the clients' own parts in `client_test_offsets`
         self.client_test_offsets: NDArray[np.int64] | None = None
@@ -75,15 +76,15 @@ class FederatedData:
         >>> data.sizes([0, 1]).tolist()
         [4, 4]
         """
-        (x, inputs), y = _inputs(x, "x"), _tensor(y, "y")
-        held, words = _lists(_held(clients, y)), in_words(clients)
+        (x, inputs), y = inputs_of(x, "x"), tensor_of(y, "y")
+        held, words = index_lists(held_by(clients, y)), in_words(clients)
         lists = isinstance(held, list | tuple) and all(isinstance(own, np.ndarray) and own.ndim == 1 for own in held)
         if lists and held:
-            order = _indices(held, len(x))
+            order = indices_of(held, len(x))
             made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words, inputs)
             made.dealt = in_values(clients)
             return made
-        ids = _ids(held)
+        ids = ids_of(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
             raise InputError(
                 f"x, y and clients must have one entry per sample. Got {len(x)}, {len(y)} and {ids.shape} entries."
@@ -208,8 +209,13 @@ class FederatedData:
         tested = None if test is None else picture_folders.read_folder(test, size, False, found.classes)
         held_out = None if tested is None else (tested.x, tested.y)
         made = cls.from_arrays(found.x, found.y, found.clients if partition is None else partition, held_out)
-        made.class_names = found.classes
+        made.class_names, made.scaling = found.classes, PIXELS
         return made
+
+    @property
+    def preparation(self) -> Preparation | Scaling | None:
+        """What makes inputs of raw ones, where it is known; an exported model has it inside."""
+        return self.scaling if self.table is None else self.table.preparation
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -309,91 +315,3 @@ class FederatedData:
                 raise InputError(
                     f"{name} has non-finite values, the first in sample {bad}; leave such samples out or fill them in."
                 )
-
-
-def _held(clients: Clients, y: Tensor) -> Any:
-    """Who holds which sample, by a user's partition where it is a function."""
-    if isinstance(clients, Iterator):
-        raise InputError(
-            f"clients must be an array or a list, not a {type(clients).__name__}; make a list of it first."
-        )
-    if not callable(clients):
-        return clients
-    try:
-        return clients(y.cpu().numpy())
-    except FedkeelError:
-        raise
-    except Exception as error:  # of the user's function
-        raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
-
-
-def _lists(held: Any) -> Any:
-    """Sample indices of each client as arrays, whatever kind of list each of them is; anything else as it is."""
-    if not isinstance(held, list | tuple) or not held:
-        return held
-    kinds = (np.ndarray, Tensor, list, tuple, range)
-    if not all(isinstance(own, kinds) or convert.is_frame(own) for own in held):
-        return held
-    arrays = [np.asarray(own) for own in held]
-    return arrays if all(own.ndim == 1 for own in arrays) else held
-
-
-def _inputs(values: Any, name: str, like: Inputs | None = None) -> tuple[Tensor, Inputs | None]:
-    """Inputs as one tensor; several of them packed side by side, with how to cut them."""
-    arrays = (np.ndarray, Tensor)
-    if isinstance(values, Mapping):
-        return pack({str(key): _tensor(value, f"{name} '{key}'") for key, value in values.items()}, like)
-    if isinstance(values, tuple) and values and all(isinstance(one, arrays) and one.ndim for one in values):
-        return pack([_tensor(one, f"{name} {place}") for place, one in enumerate(values)], like)
-    if like is not None:
-        raise InputError(f"{name} must have the inputs of the training data, in a dict or a tuple.")
-    return _tensor(values, name), None
-
-
-def _tensor(values: Any, name: str) -> Tensor:
-    if isinstance(values, torch.utils.data.DataLoader | torch.utils.data.Dataset):
-        kind = type(values).__name__
-        raise InputError(
-            f"{name} must be an array, not a {kind}; use FederatedData.from_torch(dataset, partition=...)."
-        )
-    if isinstance(values, Iterator) or callable(values):
-        kind = type(values).__name__
-        raise InputError(f"{name} must be an array with one entry per sample, not a {kind}; make an array of it first.")
-    if isinstance(values, Tensor):
-        tensor = values.detach()
-    else:
-        values = convert.unframed(values, name)
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise InputError(f"{name} must be one array: its entries differ in length.") from error
-        except (TypeError, RuntimeError) as error:
-            raise InputError(f"{name} must be one array of numbers: {one_line(error)}.") from error
-        if array.dtype.kind not in "biuf":
-            raise InputError(f"{name} must be numeric. Got an array of {array.dtype}.")
-        array = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)  # pandas lends its own
-        try:
-            tensor = torch.from_numpy(np.ascontiguousarray(array)).view(array.shape)  # numpy makes 0-d 1-d here
-        except TypeError as error:
-            raise InputError(f"{name} must be of a type that torch has too. Got {array.dtype}.") from error
-    if tensor.ndim == 0:
-        raise InputError(f"{name} must have one entry per sample. Got a single number.")
-    return tensor
-
-
-def _indices(held: Sequence[NDArray[Any]], samples: int) -> Tensor:
-    order = np.concatenate([own if len(own) else np.empty(0, dtype=np.int64) for own in held])
-    if order.dtype.kind not in "iu" or (len(order) and not 0 <= order.min() <= order.max() < samples):
-        raise InputError(f"Lists of sample indices must hold whole numbers in 0..{samples - 1}.")
-    return torch.from_numpy(order.astype(np.int64))
-
-
-def _ids(held: Any) -> NDArray[Any]:
-    """Client ids as an array; its texts all take the room of the longest."""
-    if isinstance(held, list | tuple) and any(isinstance(one, str) and len(one) > convert.NAME for one in held):
-        raise InputError(f"A client id has more than {convert.NAME} characters.")
-    held = convert.unframed(held, "clients")
-    try:
-        return np.asarray(held)
-    except ValueError as error:
-        raise InputError(f"Client ids must be one number or text for each sample: {error}.") from error

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..data import FederatedData, read, store
 from ..data.augment import CropFlip
+from ..data.scaling import Scaling
 from ..errors import StabilityWarning, check
 from ..models import MODELS
 from ..task import Task, cross_entropy
@@ -82,7 +83,10 @@ def _data(folder: Path, classes: int, small: bool, alpha: float, clients: int, h
             part = f"{folder} has {len(y):,} training and {len(ty):,} test pictures"
             why = "the whole CIFAR-100 has 50,000 and 10,000, so accuracies do not compare with those of papers"
             warnings.warn(f"{part}; {why}.", StabilityWarning, stacklevel=2)
-    return dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
+    data = dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
+    what = "pixels in 0..255, means of 2x2 squares" if small else "pixels in 0..255"
+    data.scaling = Scaling(tuple(MEAN.flatten().tolist()), tuple(STD.flatten().tolist()), what)
+    return data
 
 
 def pixels(x: NDArray[Any], small: bool = False) -> NDArray[np.float32]:

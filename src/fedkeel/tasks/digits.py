@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import draws
 from ..data import FederatedData
+from ..data.scaling import Scaling
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
@@ -41,4 +42,6 @@ def _data(alpha: float, clients: int, how: str, seed: int) -> FederatedData:
         x, y = content["x"][:, None].astype(np.float32) / 16, content["y"]
     order = draws.generator(0, "digits-test").permutation(len(y))
     test, train = order[: len(y) // 5], order[len(y) // 5 :]
-    return dealt((x[train], y[train]), (x[test], y[test]), clients, how, alpha, seed)
+    data = dealt((x[train], y[train]), (x[test], y[test]), clients, how, alpha, seed)
+    data.scaling = Scaling((0.0,), (16.0,), "pixels in 0..16")
+    return data

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ..data import FederatedData, read, store
+from ..data.scaling import PIXELS
 from ..errors import InputError
 from ..models import MODELS
 from ..task import Task, cross_entropy
@@ -65,7 +66,9 @@ def _task(name: Name, data: FederatedData, model: Net, gel: bool = False) -> Tas
 @lru_cache(maxsize=2)
 def _data(folder: Path, alpha: float, clients: int, how: str, seed: int) -> FederatedData:
     train, test = (_part(folder, part) for part in ("train", "t10k"))
-    return dealt(train, test, clients, how, alpha, seed)
+    data = dealt(train, test, clients, how, alpha, seed)
+    data.scaling = PIXELS
+    return data
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +77,9 @@ def _by_writer(folder: Path, labels: Path) -> FederatedData:
     about = read.idx(labels / "qmnist-train-labels-idx2-int.gz")  # class, series, writer, ...
     if about.ndim != 2 or about.shape[1] < 3 or not np.array_equal(about[:, 0], y):
         raise InputError(f"The QMNIST labels in {labels} do not belong to the MNIST digits in {folder}.")
-    return FederatedData.from_arrays(x, y, about[:, 2], test)
+    data = FederatedData.from_arrays(x, y, about[:, 2], test)
+    data.scaling = PIXELS
+    return data
 
 
 def _part(folder: Path, part: str) -> Pair:

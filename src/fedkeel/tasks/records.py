@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
+from ..data.scaling import Scaling
 from ..errors import InputError
 from ..files import damaged, reading
 from ..models.linear import mlp, softmax_regression
@@ -99,4 +100,7 @@ def _split(x: NDArray[Any], y: NDArray[Any], owner: NDArray[Any], share: float, 
         mean, spread = np.nanmean(x[train], 0), np.nanstd(x[train], 0)
         scaled = (x - mean) / np.where(spread > 0, spread, 1)
         x = np.where(np.isnan(x), 0, scaled).astype(np.float32)
-    return FederatedData.from_arrays(x[train], y[train], owner[train], test=(x[~train], y[~train]))
+    data = FederatedData.from_arrays(x[train], y[train], owner[train], test=(x[~train], y[~train]))
+    deviation = np.where(spread > 0, spread, 1)
+    data.scaling = Scaling(tuple(mean.tolist()), tuple(deviation.tolist()), "columns of the file; NaN where missing")
+    return data

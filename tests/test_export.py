@@ -1,0 +1,119 @@
+"""Exported models: the same outputs, from raw inputs, without fedkeel and without pickle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.lab.export import Complete, raw_inputs
+
+CSV = "site,age,sex,ill\n" + "".join(
+    f"{'AB'[row % 2]},{'' if row == 3 else 20 + row},{('f', 'm')[row % 3 == 0]},{('no', 'yes')[row % 4 > 1]}\n"
+    for row in range(40)
+)
+
+
+@pytest.fixture
+def hearts(tmp_path):
+    """The directory of a run on a table."""
+    (tmp_path / "hearts.csv").write_text(CSV)
+    task = f"csv:file={tmp_path}/hearts.csv,client=site,target=ill"
+    run = ["run", task, "fedavg", "--rounds", "3", "--validation", "0.2", "--client-test", "0.2"]
+    assert main([*run, "--out", str(tmp_path / "run")]) == 0
+    return tmp_path / "run"
+
+
+def test_a_model_with_its_preparation_gives_the_scores_of_the_model_on_prepared_inputs(hearts):
+    run = fk.load(hearts)
+    task = fk.tasks.get(run.config["task"])
+    data = task.held_out(0.2, "client_test").held_out(0.2).data
+    whole = Complete(run.model(), data, torch.float32)
+    assert torch.equal(whole(*raw_inputs(data)), run.model()(data.x[:4].float()))
+
+
+def test_scaled_pictures_go_in_raw():
+    task = fk.tasks.digits()
+    model = task.model()
+    (raw,) = raw_inputs(task.data)
+    assert float(raw.max()) == 16
+    assert torch.allclose(Complete(model, task.data, torch.float32)(raw), model(task.data.x[:4]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "--out", "x"], "nowhere"),
+        (["both", "--out", "x"], "both holds 2 runs; name one of them, such as"),
+        (["run", "--out", "full"], "full is not empty"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(hearts, tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    assert main(["run", "digits", "fedavg", "fedprox", "--rounds", "1", "--out", "both"]) == 0
+    capsys.readouterr()
+    assert main(["export", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+def test_without_onnx_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert main(["export", "x", "--to", "onnx", "--out", str(tmp_path / "o")]) == 1
+    assert 'pip install "fedkeel[onnx]"' in capsys.readouterr().err
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, to):
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    assert main(["export", str(hearts), "--to", to, "--out", str(tmp_path / "out")]) == 0
+    (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,\nx,25\n")
+    code = (
+        "import sys, runpy; sys.modules['fedkeel'] = None; sys.argv = sys.argv[1:];"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out" / "predict.py"), str(tmp_path / "rows.csv")]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+    run = fk.load(hearts)
+    data = fk.tasks.get(run.config["task"]).held_out(0.2, "client_test").held_out(0.2).data
+    raw = data.table.preparation.encode({"sex": ["f", "m", "x"], "age": ["30", "", "25"]})
+    best = run.model()(data.table.preparation.inputs(raw).float()).argmax(1)
+    assert found == [data.class_names[number] for number in best]
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about["classes"] == ["no", "yes"] and about["run"]["algorithm"] == "fedavg"
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 2), nn.Embedding(4, 2)
+
+    def forward(self, a, b):
+        return {"logits": self.a(a) + self.b(b)}
+
+
+@pytest.mark.extra
+def test_a_model_with_several_inputs_is_exported_with_them_and_nothing_is_pickled(tmp_path):
+    inputs = {"a": torch.randn(20, 3), "b": torch.arange(20) % 4}
+    data = fk.FederatedData.from_arrays(inputs, torch.arange(20) % 2, clients=torch.arange(20) % 5)
+    task = fk.Task(Two, fk.cross_entropy, data)
+    run = fk.train(task, "fedavg", rounds=2)
+    fk.export(run, tmp_path / "out", task=task)
+    loaded = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    assert torch.allclose(loaded(inputs["a"], inputs["b"]), run.model()(**inputs)["logits"])
+    with zipfile.ZipFile(tmp_path / "out" / "model.pt2") as archive:
+        assert not any(archive.read(name) for name in archive.namelist() if name.endswith((".pt", ".pkl")))
+        weights = json.loads(archive.read("model/data/weights/model_weights_config.json"))
+    assert not any(one["use_pickle"] for one in weights["config"].values())
