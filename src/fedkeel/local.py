@@ -113,7 +113,7 @@ def take_steps(group: Group, y: Tensor) -> End:
     state = group.client.init(y, lr)
     last = torch.zeros_like(y) if group.acting("walk") else None
     # Clients that have spent their budget leave from the end; between two leavings the same functions serve every step.
-    for active, steps in groupby(range(batches.longest), batches.active.__getitem__):
+    for active, steps in groupby(group.site.numbers(group.me.steps), batches.active.__getitem__):
         complete = active == len(y)
         now, rates = (y, lr) if complete else (y[:active], lr[:active])
         states = state if complete else {name: rows[:active] for name, rows in state.items()}

@@ -6,7 +6,7 @@ the response to gradients of 1, for any mix of momentum, proximal term and guess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -60,6 +60,9 @@ class GivenGradients:
         self.batches = self
         self.active = [int((steps > k).sum()) for k in range(self.longest + 1)]
         self.value, self.clients = steps.new_zeros(()), ()
+
+    def numbers(self, steps: Tensor) -> Iterable[int]:
+        return range(self.longest)
 
     def at(self, k: int, active: int) -> Batch:
         return Batch(self.gradients, self.gradients, None, k)

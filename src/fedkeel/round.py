@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .aggregate import Reports, Sums, collect
 from .algorithm import Algorithm
-from .engine import Engine
+from .engine import Available, Engine
 from .errors import InputError
 from .messages import Broadcast, Facts, Flights, Plan, Slots, Work, flatten
 from .pace import Synchronous
@@ -47,6 +47,7 @@ class Job:
     seed: int
     batch_size: int | None
     clock: Clock | None = None  # with a fleet, or an asynchronous pace
+    here: Available | None = None  # on real devices: who can be asked now; None means everybody
 
     def cast(self, dtype: torch.dtype, device: str) -> Job:
         """The same job with its data in `dtype` on `device`."""
@@ -160,7 +161,9 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     row: dict[str, Any] = {"train_loss": total.mean_loss(), **state.totals}
     row |= {"clients": len(total.clients), "dropped": len(total.dropped)}
     if job.clock is not None and job.clock.shown:
-        row |= {"sim_seconds": now, "late": len(total.late), "lost": len(total.lost)}
+        row |= {"sim_seconds": now}
+    if (job.clock is not None and job.clock.shown) or total.late or total.lost:
+        row |= {"late": len(total.late), "lost": len(total.lost)}
     row |= broadcast.plan.columns() if algorithm.hooks["plan"] else {}
     if not is_enough(job, total):
         return state, row

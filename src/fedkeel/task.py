@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,14 @@ class Task:
             return self
         given = grammar.parse(self.spec)[0][1].get("seed", 0) if self.spec is not None else 0
         return self._with(self.data.held_out(share, int(given), part))
+
+    def placed(self, client: int, population: int) -> Task:
+        """The same task on a device: its samples are those of one client; see `FederatedData.placed`."""
+        return self._with(self.data.placed(client, population))
+
+    def of_sizes(self, sizes: Sequence[int]) -> Task:
+        """The same task on a server whose clients keep their samples; see `FederatedData.of_sizes`."""
+        return self._with(self.data.of_sizes(sizes))
 
     def _with(self, data: FederatedData) -> Task:
         same = replace(self, data=data)

@@ -4,6 +4,7 @@
     compare.py, sweep.py, reproduce.py      tables, searches, the papers' experiments
     report.py, plot.py, export.py           pages: `report` and `ui`; figures; models as files
     list.py, explain.py, data.py, world.py  tasks and algorithms, formulas, data sets, devices
+    deploy.py                               Flower: real devices
     flags.py                                flags and output that several commands share
 
 A command imports what it needs when it is called, so that `fedkeel --help` is quick.
@@ -25,7 +26,7 @@ from typing import Any, NoReturn
 from ..errors import FedkeelError, InputError, StabilityWarning
 from ..run.signals import ALL, handling
 from ..version import __version__
-from . import compare, data, explain, export, plot, report, reproduce, resume, run, sweep, world
+from . import compare, data, deploy, explain, export, plot, report, reproduce, resume, run, sweep, world
 from . import list as list_
 
 
@@ -42,7 +43,7 @@ def parser() -> Parser:
     made = Parser(prog="fedkeel", description="Federated learning on an even keel.")
     made.add_argument("--version", action="version", version=f"fedkeel {__version__}")
     commands = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for module in (run, resume, compare, list_, explain, report, plot, export, sweep, reproduce, data, world):
+    for module in (run, resume, compare, list_, explain, report, plot, export, sweep, reproduce, data, world, deploy):
         module.add_command(commands)
     return made
 

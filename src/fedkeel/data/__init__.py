@@ -243,6 +243,33 @@ class FederatedData:
             same._validate()
         return same
 
+    def placed(self, client: int, population: int) -> Self:
+        """All samples as those of one client of a population; the others' samples are on their own devices.
+
+        >>> data = FederatedData.from_arrays(torch.zeros(3, 1), [0, 1, 1], clients=[0, 0, 0])
+        >>> data.placed(client=1, population=4).sizes([0, 1, 2, 3]).tolist()
+        [0, 3, 0, 0]
+        """
+        return self._owned(np.repeat([0, len(self.x)], [client + 1, population - client]))
+
+    def of_sizes(self, sizes: ArrayLike) -> Self:
+        """The view of a server whose clients keep their samples: it knows how many each of them holds, and the first
+        sample here stands for all, so it takes no memory.
+
+        >>> data = FederatedData.from_arrays(torch.zeros(3, 1), [0, 1, 1], clients=[0, 0, 0])
+        >>> data.of_sizes([1000, 200]).sizes([0, 1]).tolist()
+        [1000, 200]
+        """
+        same = self._owned(np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]))
+        same.x, same.y = (part[:1].expand(same.offsets[-1], *part.shape[1:]) for part in (self.x, self.y))
+        same._validate()
+        return same
+
+    def _owned(self, offsets: NDArray[np.int64]) -> Self:
+        same = copy.copy(self)
+        same.offsets, same.client_ids = offsets, np.arange(len(offsets) - 1)
+        return same
+
     def tested_on(self, samples: int) -> Self:
         """The same data with a fixed draw of so many test samples, the same for every seed and algorithm."""
         same = copy.copy(self)

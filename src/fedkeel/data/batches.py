@@ -75,6 +75,11 @@ class Batches:
             real = np.arange(width) < self.widths[:, None]
             self.share = torch.from_numpy(real / self.widths[:, None]).to(data.x.device, _share_type(data))
 
+    def stop(self, done: int) -> None:
+        """End all budgets after so many steps."""
+        self.steps = np.minimum(self.steps, done)
+        self.longest, self.active[done] = done, 0
+
     def at(self, k: int, active: int) -> Batch:
         """The batches of step k for the first `active` clients."""
         share = None if self.share is None else self.share[:active]

@@ -4,6 +4,7 @@ places.py     the engine that a text such as `--engine serial` names
 threads.py    on this machine, a worker per core
 worker.py     what a worker does for a group of clients, wherever it lives; chunks.py: for a part of a cohort
 memory.py     what clients remember
+flower/       real devices
 gradients/    one client at a time, or many in lockstep
 choose.py     which of the two; probe.py tries both
 """
@@ -16,11 +17,15 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ..aggregate import Sums, Weights
     from ..capacity import Capacity
     from ..flat import FlatModel
     from ..messages import Broadcast, Memory, Update, Work
     from ..task import Task
+    from ..world import Ints
     from .memory import Memories
     from .worker import Worker
 
@@ -45,6 +50,17 @@ class Place(Protocol):
         self, task: Task, model: FlatModel, seed: int, capacity: Capacity | None = None, own_loss: bool = False
     ) -> Engine:
         """Workers for this task; ends with `close`. own_loss: a rule makes another loss of the task's."""
+
+
+Available = Callable[["Ints"], "NDArray[np.bool_]"]  # which of some clients can be asked now
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """An engine whose clients are devices that come and go."""
+
+    def available(self) -> Available | None:
+        """Wait until enough clients can be asked for a round; then who can. None means all can."""
 
 
 class Engine(Protocol):

@@ -11,7 +11,8 @@ from ..errors import InputError, unknown
 from . import Place
 from .threads import MODES, Local
 
-ELSEWHERE: dict[str, str] = {}  # by name, the class in the module of that name, which is imported on use
+# By name, the class in the module of that name, which is imported on use.
+ELSEWHERE: dict[str, str] = {"flower": "Flower"}
 MUST = "'auto', 'serial', 'batched' or 'probe'"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from .kernels import Kernels
 
 
+def never() -> bool:
+    """Where time is simulated or has no say, clients do all their steps."""
+    return False
+
+
 class Worker:
     """A replica of the model and the gradient function on it, for one client at a time or for many in lockstep. What it
     computes depends on its arguments alone.
@@ -46,6 +51,7 @@ class Worker:
         levels: Sequence[Worker | None] = (),
     ) -> None:
         self.task, self.x0, self.seed = task, model.flat, seed
+        self.time_is_up: Callable[[], bool] = never  # on a real device: asked after each local step
         self.flops, self.levels = flops, levels
         self.model = model.replica()
         self.gradients: Gradients
@@ -107,6 +113,16 @@ class Site:
         self._own: Tensor = self.y
         self._loss: Losses | None = None
         self._represents = False
+
+    def numbers(self, steps: Tensor) -> Iterator[int]:
+        """The numbers of the local steps until budgets are spent or the time is up; `steps` are then those done."""
+        batches = self.batches
+        for k in range(batches.longest):
+            yield k
+            if k + 1 < batches.longest and self.worker.time_is_up():
+                batches.stop(k + 1)
+                steps.clamp_(max=k + 1)  # in place: every rule's view has this tensor
+                return
 
     def objective(self, own: Tensor, rules: Sequence[Rule], views: Sequence[Me]) -> Objective:
         """f(y, batch) -> gradient, value of the task's loss and what these rules make of it.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import legal, recipes
 from ..algorithm import Algorithm
-from ..engine import Engine, Place
+from ..engine import Engine, Place, Remote
 from ..engine.memory import Memories
 from ..engine.places import MUST, is_place, place_of
 from ..engine.threads import one_thread
@@ -237,6 +237,8 @@ def _play(
                     status = "stopped"
                     break
                 with naming(f"Round {state.round + 1}"):
+                    if isinstance(engine, Remote):
+                        job = replace(job, here=engine.available())
                     measured = _diagnosed(job, state, engine, config)
                     new, row = one_round(job, state, engine, watch=watch)
                 row |= measured
@@ -278,11 +280,13 @@ def resume(
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
     workers: int | None = None,
+    engine: Place | None = None,
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
     Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler. A
     task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
+    engine: for a run on devices, which are not in the configuration either.
     """
     check(stop_after is None or stop_after in COUNT, "resume", "stop_after", str(COUNT), stop_after)
     check_callbacks(callbacks)
@@ -294,7 +298,7 @@ def resume(
     with locked(path):
         if ended(path) is not None:  # by the process that held the lock
             return load(path, task)
-        return _go_on(path, config, task, algorithm, world, stop_after, callbacks, workers)
+        return _go_on(path, config, task, algorithm, world, stop_after, callbacks, workers, engine)
 
 
 def _go_on(
@@ -306,6 +310,7 @@ def _go_on(
     stop_after: int | None,
     callbacks: Sequence[Callback],
     workers: int | None,
+    place: Place | None,
 ) -> Run:
     """Continue a stopped run; the caller holds the lock of its directory."""
     chosen = RunConfig.from_config(config)
@@ -318,7 +323,8 @@ def _go_on(
         job = job.cast(chosen.torch_dtype, chosen.device)
         model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        place = place_of(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
+        why = config.get("engine_reason")
+        place = place or place_of(chosen.engine, workers, config["chunk"], chosen.compile, why)
         own_loss = bool(job.algorithm.hooks["loss"])
         engine = place.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
         state = first_state(job, model.flat.clone(), model.buffers())

@@ -1,0 +1,105 @@
+"""`fedkeel deploy`: train on devices with Flower."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from . import flags
+
+EXAMPLES = """examples:
+  fedkeel deploy init hearts synthetic fedhbm
+  fedkeel deploy local hearts --nodes 3 --tls
+  fedkeel deploy local hearts --nodes 3 --set rounds=20 --set algorithm=scaffold --out hearts/run-scaffold
+
+`init` writes a small Flower app that is yours to change; `flwr run` takes it, too. `local` starts a server and nodes on
+this machine, trains, and stops them; the same --out again goes on with a training that was stopped."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `deploy` to the command's parser."""
+    deploy = flags.add_command(commands, "deploy", None, "train on devices with Flower", EXAMPLES)
+    parts = deploy.add_subparsers(required=True, metavar="COMMAND", parser_class=type(deploy))
+    init = flags.add_command(parts, "init", init_app, "write a small Flower app")
+    init.add_argument("folder", metavar="DIR", type=Path, help="a new directory")
+    init.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
+    init.add_argument("algorithm", metavar="ALGORITHM", help="such as fedhbm or fedprox:mu=0.01+gel")
+    local = flags.add_command(parts, "local", run_here, "run an app with server and nodes on this machine")
+    local.add_argument("folder", metavar="DIR", type=Path, help="the app's directory")
+    local.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes to start; default 3")
+    local.add_argument("--tls", action="store_true", help="with TLS and node keys, as between machines")
+    local.add_argument("--out", type=Path, metavar="DIR", help="directory of the training; default DIR/run")
+    local.add_argument("--overwrite", action="store_true", help="remove an earlier training there first")
+    local.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the app's pyproject.toml"
+    )
+    local.add_argument("--json", action="store_true", help="one JSON document on stdout at the end")
+
+
+def init_app(arguments: argparse.Namespace) -> int:
+    """`fedkeel deploy init DIR TASK ALGORITHM`."""
+    from ..deploy.project import write_project
+
+    write_project(arguments.folder, arguments.task, arguments.algorithm)
+    print(f"Wrote {arguments.folder}/app.py and pyproject.toml. Try it: fedkeel deploy local {arguments.folder}")
+    return 0
+
+
+def run_here(arguments: argparse.Namespace) -> int:
+    """`fedkeel deploy local DIR`."""
+    import sys
+
+    from ..deploy.local import Deployment, clear, log_of, train_on
+    from ..run.folder import OUTCOME
+
+    app, out = arguments.folder, (arguments.out or arguments.folder / "run").absolute()
+    if not (app / "pyproject.toml").exists():
+        raise InputError(f"{app} has no pyproject.toml; write an app with fedkeel deploy init {app} TASK ALGORITHM.")
+    if arguments.nodes < 1:
+        raise InputError(f"--nodes must be at least 1. Got {arguments.nodes} instead.")
+    if arguments.overwrite:
+        clear(out)
+    if (out / OUTCOME).exists():
+        raise InputError(f"The training in {out} has ended; choose another --out, or --overwrite it.")
+    config = {"nodes": arguments.nodes} | dict(map(_pair, arguments.set))
+    rows: list[dict[str, Any]] = []
+    said = f"Logs and keys are in {app / '.deploy'}; what the server says about nodes is in {log_of(out)}."
+    print(said, file=sys.stderr)
+
+    def show(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(line(row), file=sys.stderr, flush=True)
+
+    with Deployment(app / ".deploy", arguments.nodes, arguments.tls) as deployment:
+        status = train_on(deployment, app, out, config, show)
+    if arguments.json:
+        print(json.dumps({"out": str(out), "status": status, "history": rows}))
+    else:
+        print(f"{status.capitalize()}. The model and its history are in {out}.")
+    return 3 if status == "diverged" else 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """A history row for people.
+
+    >>> line({"round": 2, "loss": 0.5, "accuracy": 0.875, "clients": 3, "dropped": 0, "wall_seconds": 4.5, "lost": 1})
+    'round 2: loss 0.5000, accuracy 0.8750, 3 clients, 1 lost, 4.5 s'
+    """
+    parts = [f"{name} {row[name]:.4f}" for name in ("loss", "accuracy") if row.get(name) is not None]
+    parts += [f"{row['clients']} clients"] if row["round"] else []
+    parts += [f"{row[name]} {name}" for name in ("dropped", "late", "lost") if row.get(name)]
+    parts.append(f"{row['wall_seconds']:.1f} s")
+    return f"round {row['round']}: {', '.join(parts)}"
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set takes KEY=VALUE. Got {text!r} instead.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

@@ -1,0 +1,202 @@
+"""Which Flower node is which client, and the messages under way.
+
+For a named task the node's `partition-id` is its client's number. Otherwise nodes are numbered when they first report
+how many samples they hold, and are known by their public key from then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError, one_line
+from ...world import Ints
+from .orders import flower
+
+POLL = 0.1  # seconds between two looks for replies at first; Flower's own loop waits 3
+SHARE = 0.05  # of the time waited, until the next look: a look costs the server time, too
+LOOK = 1.0  # seconds between two looks for nodes
+ENROLL = 600.0  # seconds that a node has to say who it is
+AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked again
+log = logging.getLogger("fedkeel")
+
+
+@dataclass
+class Node:
+    """A node that has reported: by its key, the samples it holds and its client's number, None if it has none yet."""
+
+    key: str
+    samples: int
+    client: int | None = None
+    id: int | None = None  # while it is online
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that a node has not answered."""
+
+    node: int
+    client: int | None  # None: it was asked who it is
+    until: float
+
+
+@dataclass
+class Nodes:
+    """The nodes of a Grid. sizes: the samples of each client of a named task; None: nodes bring their own data."""
+
+    grid: Any
+    sizes: Sequence[int] | None = None
+    known: dict[str, Node] = field(default_factory=dict)  # by key
+    sent: dict[str, Sent] = field(default_factory=dict)  # by message
+    fixed: bool = False  # who takes part is known, and no other node is asked
+    refused: dict[int, float] = field(default_factory=dict)  # since when
+    looked: float = -LOOK
+
+    def number(self, keys: Sequence[str] | None = None) -> list[Node]:
+        """Give the nodes that have reported their clients' numbers, in the order of these keys or of their reports;
+        from now on no other node takes part.
+        """
+        keys = list(self.known) if keys is None else keys
+        for client, key in enumerate(keys):
+            self.known[key].client = client
+        self.fixed = True
+        return [self.known[key] for key in keys]
+
+    def restore(self, keys: Sequence[str], samples: Sequence[int]) -> None:
+        """Go on with the nodes of an earlier start, in the order of their clients."""
+        self.known = {key: Node(key, held) for key, held in zip(keys, samples, strict=True)}
+        self.number(keys)
+
+    def wait(self, least: int) -> None:
+        """Wait until so many clients can be asked, or so many nodes have reported."""
+        said, since = -1, time.monotonic()
+        while True:
+            self.look()
+            self.replies()
+            there = sum(node.id is not None and node.id not in self.busy for node in self.known.values())
+            if there >= least:
+                return
+            if there != said:
+                log.warning("%d of %d nodes are ready; waiting for the others", there, least)
+                said = there
+            rest(since)
+
+    @property
+    def busy(self) -> set[int]:
+        """The nodes that have a message to answer."""
+        return {sent.node for sent in self.sent.values()}
+
+    def available(self, clients: Ints) -> NDArray[np.bool_]:
+        """Which of these clients are online and have no message to answer."""
+        busy = self.busy
+        here = {node.client for node in self.known.values() if node.id is not None and node.id not in busy}
+        return np.array([client in here for client in clients.tolist()], dtype=bool)
+
+    def of(self, client: int) -> int | None:
+        """The node of a client; None if it is not online or has a message to answer."""
+        busy = self.busy
+        return next((one.id for one in self.known.values() if one.client == client and one.id not in busy), None)
+
+    def look(self) -> None:
+        """Ask Flower which nodes are online; those that are not known are asked who they are."""
+        if time.monotonic() - self.looked < LOOK:
+            return
+        self.looked = time.monotonic()
+        online = {one.node_id: key_of(one) for one in self.grid.get_nodes()}
+        ids = {key: id for id, key in online.items()}
+        for node in self.known.values():
+            node.id = ids.get(node.key)
+        asked = {sent.node for sent in self.sent.values() if sent.client is None}
+        asked |= {id for id, since in self.refused.items() if self.looked - since < AGAIN}
+        if not self.fixed:
+            strangers = [id for id, key in online.items() if key not in self.known and id not in asked]
+            self.send({id: (None, flower().RecordDict()) for id in strangers}, "query", ENROLL)
+
+    def send(self, contents: dict[int, tuple[int | None, Any]], kind: str, seconds: float | None) -> dict[str, int]:
+        """Send each node its content, for a client or (None) to ask who it is; gives the nodes by message."""
+        make, now = flower().Message, time.monotonic()
+        messages = [make(content, node, kind, ttl=seconds) for node, (_, content) in contents.items()]
+        if not messages:
+            return {}
+        sent: dict[str, int] = {}
+        ids: Iterable[str | None] = self.grid.push_messages(messages)
+        until = now + (seconds or flower().DEFAULT_TTL)
+        for id, (node, (client, _)) in zip(ids, contents.items(), strict=False):
+            if id is None:
+                log.warning("node %d: Flower did not take the message", node)
+                continue
+            self.sent[id], sent[id] = Sent(node, client, until), node
+        return sent
+
+    def replies(self) -> dict[str, Any]:
+        """The replies that have arrived, by the message they answer. Who reports himself is noted here.
+
+        A node that Flower has given up is found by the message it did not answer: the reply comes from Flower itself.
+        """
+        found: dict[str, Any] = {}
+        for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
+            id = reply.metadata.reply_to_message_id
+            sent = self.sent.pop(id, None)
+            if sent is None:
+                continue
+            if sent.client is None:
+                self._enroll(sent.node, reply)
+            else:
+                found[id] = reply
+        now = time.monotonic()
+        for id in [id for id, sent in self.sent.items() if sent.until < now]:
+            del self.sent[id]  # Flower delivers neither this message nor its reply any more
+        return found
+
+    def _enroll(self, id: int, reply: Any) -> None:
+        try:
+            node = self._node(id, reply)
+        except Exception as error:  # a reply may have any form
+            log.warning("node %d does not take part: %s", id, one_line(error))
+            self.refused[id] = time.monotonic()
+            return
+        self.known[node.key] = node
+        log.warning("node %d takes part with %d samples", id, node.samples)
+
+    def _node(self, id: int, reply: Any) -> Node:
+        key = next((key_of(one) for one in self.grid.get_nodes() if one.node_id == id), None)
+        if reply.has_error() or key is None:
+            raise InputError(reply.error.reason if key else "it has gone")
+        about = dict(reply.content["about"])
+        client, samples = about.get("client"), about.get("samples")
+        self._check(client, samples)
+        assert isinstance(samples, int)
+        if self.sizes is None:
+            return Node(key, samples, None, id)
+        for other in [other for other in self.known.values() if other.client == client]:
+            if other.id is not None:
+                raise InputError(f"client {client} is node {other.id}")
+            del self.known[other.key]  # the device came back with another key
+        return Node(key, samples, client, id)
+
+    def _check(self, client: Any, samples: Any) -> None:
+        if type(samples) is not int or samples < 1:
+            raise InputError(f"it reports {samples!r} samples.")
+        if self.sizes is None:
+            return
+        if type(client) is not int or not 0 <= client < len(self.sizes):
+            raise InputError(f"its partition-id is {client!r}; the task has clients 0..{len(self.sizes) - 1}.")
+        if samples != self.sizes[client]:
+            raise InputError(f"it has {samples} samples of client {client}, who holds {self.sizes[client]} here.")
+
+
+def rest(since: float) -> None:
+    """Wait until the next look for replies, for whom the server has waited since then."""
+    time.sleep(min(1.0, max(POLL, SHARE * (time.monotonic() - since))))
+
+
+def key_of(info: Any) -> str:
+    """What a node is known by: the checksum of its public key, if it has one."""
+    return hashlib.sha256(info.public_key).hexdigest() if info.public_key else f"node {info.node_id}"
