@@ -131,7 +131,7 @@ def test_the_clock_charges_the_gradients_and_bytes_that_are_really_counted(name,
     charged, attend = [], Clock.attend
 
     def spy(self, broadcast, work, goal, now):
-        found = self.costs(broadcast, work, self.trips(broadcast, work))
+        found = self.costs(work, self.trips(broadcast, work))
         charged.append({name: int(column.sum()) for name, column in found.items()})
         return attend(self, broadcast, work, goal, now)
 

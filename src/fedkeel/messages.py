@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -159,15 +159,37 @@ class Update:
 
     def rows(self, kept: NDArray[np.bool_]) -> Update:
         """The update of these clients alone."""
-        rows = torch.from_numpy(np.flatnonzero(kept))
-        columns: dict[str, Any] = {}
-        for name in ("samples", "steps", "norms", "losses", "delta", "cover"):
-            value = getattr(self, name)
-            columns[name] = None if value is None else value[rows]
-        for name in ("mean", "weighted", "derived", "scalars", "memory"):
-            columns[name] = take_rows(getattr(self, name), rows)
-        buffers = {name: value[rows] for name, value in self.buffers.items()}
-        return replace(self, clients=self.clients[kept], buffers=buffers, **columns)
+        return replace(joined([(self, np.flatnonzero(kept))]), dropped=self.dropped, counts=self.counts)
+
+
+def joined(pieces: Sequence[tuple[Update, Ints]]) -> Update:
+    """These rows of these updates as one update, in this order."""
+    first = pieces[0][0]
+    columns: dict[str, Any] = {}
+    indices = [select(rows, len(update.clients)) for update, rows in pieces]
+
+    def put_together(tensors: Iterable[Tensor]) -> Tensor:
+        taken = [tensor[index] for tensor, index in zip(tensors, indices, strict=True)]
+        return taken[0] if len(taken) == 1 else torch.cat(taken)
+
+    for name in ("samples", "steps", "norms", "losses", "delta", "cover"):
+        if getattr(first, name) is not None:
+            columns[name] = put_together([getattr(update, name) for update, _ in pieces])
+    for name in ("mean", "weighted", "derived", "scalars", "memory"):
+        if slots := [getattr(update, name) for update, _ in pieces if getattr(first, name)]:
+            columns[name] = over_slots(put_together, slots)
+    if first.buffers:
+        columns["buffers"] = over_slots(put_together, [{"": update.buffers} for update, _ in pieces])[""]
+    clients = np.concatenate([update.clients[rows] for update, rows in pieces])
+    return replace(first, clients=clients, dropped=first.dropped[:0], counts={}, **columns)
+
+
+def over_slots(combine: Callable[[list[Tensor]], Tensor], slots: Sequence[Slots]) -> Slots:
+    """The tensors of each name in all of these, combined."""
+    found: Slots = {}
+    for slot, values in slots[0].items():
+        found[slot] = {name: combine([one[slot][name] for one in slots]) for name in values}
+    return found
 
 
 class Flight(NamedTuple):
@@ -193,7 +215,8 @@ class Flights:
     updates: dict[str, Update] = field(default_factory=dict)  # by `version/number`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", [Flight(*row[:6], tuple(row[6])) for row in self.clients])  # also of JSON
+        if any(isinstance(row, list) for row in self.clients[:1]):  # from JSON
+            object.__setattr__(self, "clients", [Flight(*row[:6], tuple(row[6])) for row in self.clients])
 
 
 def select(rows: Ints, of: int | None = None, device: torch.device | None = None) -> Tensor | slice:

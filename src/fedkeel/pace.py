@@ -13,9 +13,10 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from . import draws
@@ -23,10 +24,11 @@ from .aggregate import Sums
 from .engine import Engine
 from .errors import check
 from .local import train_clients
-from .messages import Broadcast, Flight, Flights, Update, Work
+from .messages import Broadcast, Flight, Flights, Update, Work, joined, over_slots
 from .ranges import COUNT, POSITIVE, Range, keep
 from .world import Ints, draw_here
 from .world.clock import ARRIVES, COSTS, LATE, LOST, WAIT
+from .world.devices import Floats
 
 if TYPE_CHECKING:
     from .round import Job, State
@@ -171,12 +173,20 @@ class Buffered:
         out = Out(dict(state.flights.broadcasts), dict(state.flights.updates))
         out.broadcasts[str(broadcast.version)] = broadcast
         parts: list[Sums | Update] = []
-        reported: dict[int, Ints] = {}
-        for version in sorted({flight.version for flight in arrived}):
-            group = [flight for flight in arrived if flight.version == version]
-            later = [flight for flight in heap if flight.version == version and flight.fate == ARRIVES]
-            reported[version] = np.sort(np.array([flight.client for flight in group], dtype=np.int64))
-            parts += self._parts(job, state, engine, out, group, later)
+        pieces: list[Piece] = []
+        train = partial(train_clients, job.algorithm)
+        now_by, later_by = by_version(arrived), by_version(flight for flight in heap if flight.fate == ARRIVES)
+        for version, group in sorted(now_by.items()):
+            later = later_by.get(version, [])
+            if not out.trained(version):
+                message, asked = out.broadcasts[str(version)], work_of([*group, *later])
+                if not later and self._folds(job, state, version):
+                    found = engine.run(train, message, asked, job.algorithm.weighing)
+                    parts += [replace(part, counts={}) for part in found]
+                    continue
+                out.keep(version, engine.run(train, message, asked))
+            pieces += out.take(version, clients_of(group), clients_of(later))
+        parts += self._scaled(pieces, out, state)
         parts = [*screened(job, state, parts)] if job.algorithm.hooks["screen"] else parts
         columns = zip(*(flight.costs for flight in (*arrived, *absent)), strict=True)
         counts = dict(zip(COSTS, map(sum, columns), strict=False))
@@ -184,37 +194,39 @@ class Buffered:
         parts.append(Sums(late=late, lost=lost, until=now, counts=counts))
         over = out.forget({flight.version for flight in heap}, self.alpha is not None)
         flights = Flights(sorted(heap), out.broadcasts, out.updates)
+        reported = {version: np.sort([flight.client for flight in group]) for version, group in now_by.items()}
         return Gathered(parts, replace(state, flights=flights), reported, over)
 
-    def _parts(
-        self, job: Job, state: State, engine: Engine, out: Out, group: list[Flight], later: list[Flight]
-    ) -> Iterable[Sums | Update]:
-        """The updates of one version's arrivals, scaled by their staleness; those of the others stay in `out`."""
-        algorithm, version = job.algorithm, group[0].version
-        factor, broadcast = self.factor(state.round - version), out.broadcasts.get(str(version))
-        train = partial(train_clients, algorithm)
-        if not out.trained(version):
-            assert broadcast is not None
-            work = work_of([*group, *later])
-            folds = not later and factor == 1 and self.alpha is None
-            if folds and not algorithm.hooks["screen"] and not algorithm.weighing.stacks:
-                found = engine.run(train, broadcast, work, algorithm.weighing)  # as in a synchronous round
-                return [replace(part, counts={}) for part in found]
-            out.keep(version, engine.run(train, broadcast, work))
-        now, then = ({flight.client for flight in flights} for flights in (group, later))
-        taken = out.take(version, now, then)
-        if factor == 1 and self.alpha is None:
-            return taken
-        return [self._scaled(part, factor, broadcast, state) for part in taken if isinstance(part, Update)]
+    def _folds(self, job: Job, state: State, version: int) -> bool:
+        """Whether workers may sum what this version's clients report, as in a synchronous round."""
+        algorithm = job.algorithm
+        plain = self.factor(state.round - version) == 1 and self.alpha is None
+        return plain and not algorithm.hooks["screen"] and not algorithm.weighing.stacks
 
-    def _scaled(self, update: Update, factor: float, broadcast: Broadcast | None, state: State) -> Update:
-        """An update that counts `factor` times, with `alpha` as a move towards the client's model."""
-        assert update.delta is not None
+    def _scaled(self, pieces: list[Piece], out: Out, state: State) -> Iterator[Update]:
+        """Updates that count by their staleness; those of groups that trained together as one, which is faster."""
+        several = [piece for piece in pieces if len(piece.update.clients) > 1]
+        groups = [[piece] for piece in pieces if len(piece.update.clients) <= 1]
+        for group in [several, *groups] if several else groups:
+            update = replace(
+                joined([(piece.update, piece.rows) for piece in group]),
+                dropped=np.concatenate([piece.dropped for piece in group]),
+            )
+            lengths = [len(piece.rows) for piece in group]
+            factors = np.repeat([self.factor(state.round - piece.version) for piece in group], lengths)
+            yield self._counted(update, factors, np.repeat([piece.version for piece in group], lengths), out, state)
+
+    def _counted(self, update: Update, factors: Floats, versions: Ints, out: Out, state: State) -> Update:
+        """An update whose rows count so often, with `alpha` as a move towards the client's model."""
         delta = update.delta
+        assert delta is not None
         if self.alpha is not None:
-            assert broadcast is not None
-            delta, factor = (broadcast.x + delta) - state.x, self.alpha * factor
-        weighted = {slot: {k: v * factor for k, v in named.items()} for slot, named in update.weighted.items()}
+            models = [out.broadcasts[str(version)].x for version in versions]
+            delta, factors = (torch.stack(models) + delta) - state.x if models else delta, self.alpha * factors
+        if not (factors != 1).any():
+            return replace(update, delta=delta)
+        factor = torch.from_numpy(factors).to(delta)[:, None]
+        weighted = over_slots(lambda rows: rows[0] * factor, [update.weighted]) if update.weighted else {}
         return replace(update, delta=delta * factor, weighted=weighted)
 
 
@@ -225,7 +237,7 @@ def dispatched(job: Job, broadcast: Broadcast, work: Work, now: float = 0.0) -> 
     """These clients under way, from `now` on."""
     assert job.clock is not None
     trips = job.clock.trips(broadcast, work)
-    spent_on = job.clock.costs(broadcast, work, trips)
+    spent_on = job.clock.costs(work, trips)
     costs = zip(*(spent_on[name].tolist() for name in COSTS), strict=True)
     expected = np.full(len(work.clients), -1) if work.expected is None else work.expected
     columns = (trips.seconds, work.clients, trips.fate, trips.steps, expected)
@@ -280,6 +292,15 @@ class Candidates:
         self.known |= {flight.client: flight for flight in dispatched(self.job, self.broadcast, work)}
 
 
+class Piece(NamedTuple):
+    """What arrives at one server step of an update: some of its rows, and some of its dropped clients."""
+
+    update: Update
+    rows: Ints
+    dropped: Ints
+    version: int
+
+
 @dataclass
 class Out:
     """What is out while a server step is made: broadcasts by version, and updates that wait for their arrival."""
@@ -303,20 +324,16 @@ class Out:
             self.updates[f"{version}/{number}"] = replace(update, counts={})
             self.names.setdefault(version, []).append(f"{version}/{number}")
 
-    def take(self, version: int, now: set[int], later: set[int]) -> list[Sums | Update]:
-        """The updates of clients that arrive now; those that arrive later stay, at most with as many others."""
-        found: list[Sums | Update] = []
+    def take(self, version: int, now: set[int], later: set[int]) -> Iterator[Piece]:
+        """What arrives now of each update; rows that arrive later stay, at most with as many others."""
         for name in self.names[version]:
             update = self.updates[name]
-            rows, dropped = _among(update.clients, now), _among(update.dropped, now)
-            if rows.all() and dropped.all():
-                found.append(update)
-            elif rows.any() or dropped.any():
-                found.append(replace(update.rows(rows), dropped=update.dropped[dropped]))
+            rows, dropped = _among(update.clients, now), update.dropped[_among(update.dropped, now)]
+            if rows.any() or len(dropped):
+                yield Piece(update, np.flatnonzero(rows), dropped, version)
             left = _among(update.clients, later)
             if later and 2 * left.sum() <= len(left):  # where nobody is left, `forget` drops it whole
                 self.updates[name] = update.rows(left)
-        return found
 
     def forget(self, under_way: set[int], models: bool) -> tuple[int, ...]:
         """Drop what no client under way needs; gives the versions that are over. models: x_v is needed at arrival."""
@@ -328,6 +345,19 @@ class Out:
                 for name in self.names.pop(version, []):
                     del self.updates[name]
         return tuple(sorted(known - under_way))
+
+
+def by_version(flights: Iterable[Flight]) -> dict[int, list[Flight]]:
+    """Flights by the version that they received."""
+    found: dict[int, list[Flight]] = {}
+    for flight in flights:
+        found.setdefault(flight.version, []).append(flight)
+    return found
+
+
+def clients_of(flights: list[Flight]) -> set[int]:
+    """Whose flights these are."""
+    return {flight.client for flight in flights}
 
 
 def _among(clients: Ints, some: set[int]) -> NDArray[np.bool_]:

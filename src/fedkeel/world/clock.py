@@ -58,6 +58,17 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Load:
+    """What clients hold and exchange: numbers for each, or the same for all."""
+
+    samples: Ints
+    width: Ints  # samples of a batch
+    down: Ints  # bytes: (payload, overhead), as are the next ones
+    up: Ints
+    flops: Ints  # of a sample's gradient
+
+
+@dataclass(frozen=True)
 class Trips:
     """What becomes of the clients of a dispatch, a row for each."""
 
@@ -65,6 +76,7 @@ class Trips:
     steps: Ints  # really done
     fate: Ints  # ARRIVES, LATE or LOST
     share: Floats  # of the steps that a lost client has done
+    load: Load
 
 
 @dataclass(frozen=True)
@@ -86,18 +98,17 @@ class Clock:
         """How long clients take that are dispatched with this work, and whether they report."""
         who, price = self.profiles, self.price
         clients, asked = work.clients, work.steps
-        samples, width = self._held(broadcast, work)
-        down, up, flops = self._sent(broadcast, work)
+        load = self._load(broadcast, work)
         first_down, first_up, _ = price.survey
         each = who.seconds[clients]
         if max(price.flops):  # a sub-model is faster, in proportion to its operations
-            each = each * (flops / max(price.flops))
+            each = each * (load.flops / max(price.flops))
         exchanges = 1 + any(price.survey)
-        fixed = 2 * exchanges * who.latency[clients] + (down.sum(-1) + first_down) / who.down[clients]
-        fixed = fixed + (up.sum(-1) + first_up) / who.up[clients]
+        fixed = 2 * exchanges * who.latency[clients] + (load.down.sum(-1) + first_down) / who.down[clients]
+        fixed = fixed + (load.up.sum(-1) + first_up) / who.up[clients]
         if price.once or price.passes:
-            fixed = fixed + each * (price.once * width + price.passes * samples)
-        step = each * price.per_step * width
+            fixed = fixed + each * (price.once * load.width + price.passes * load.samples)
+        step = each * price.per_step * load.width
         steps, due = asked, fixed + step * asked
         fate, share = np.zeros(len(clients), dtype=np.int64), np.zeros(len(clients))
         if self.deadline is not None:
@@ -107,7 +118,7 @@ class Clock:
             due = np.where(late, self.deadline, np.minimum(fixed + step * steps, self.deadline))
             fate[late] = LATE
         if who.reliable:
-            return Trips(due, steps, fate, share)
+            return Trips(due, steps, fate, share, load)
         risk = who.dropout[clients]
         risky = np.flatnonzero(risk > 0)
         drawn = draws.generators(self.seed, "dropout", broadcast.facts.round, clients[risky])
@@ -115,43 +126,35 @@ class Clock:
             chance, share[row] = generator.random(2)
             if chance < risk[row]:
                 fate[row] = LOST
-        return Trips(due, steps, fate, share)
+        return Trips(due, steps, fate, share, load)
 
-    def costs(self, broadcast: Broadcast, work: Work, trips: Trips) -> dict[str, Ints]:
+    def costs(self, work: Work, trips: Trips) -> dict[str, Ints]:
         """What these clients cost, a number for each.
 
         A lost client has done a share of its steps; one that is too late for any step has only received the model.
         """
-        price, fate = self.price, trips.fate
-        samples, width = self._held(broadcast, work)
-        down, up, flops = self._sent(broadcast, work)
+        price, fate, load = self.price, trips.fate, trips.load
         first_down, first_up, first_overhead = price.survey
         done = np.where((fate == LATE) & (self.late == "drop"), work.steps, trips.steps)
         some = np.floor(trips.share * trips.steps).astype(np.int64) * (fate == LOST)
         whole = (fate == ARRIVES) | ((fate == LATE) & (done > 0))
-        parts = np.rint(price.per_step * np.array([some, some * width])).astype(np.int64)
-        evaluated = np.where(whole, price.evaluated(done, samples, width), parts[1])
+        parts = np.rint(price.per_step * np.array([some, some * load.width])).astype(np.int64)
+        evaluated = np.where(whole, price.evaluated(done, load.samples, load.width), parts[1])
         return {
-            "gradients": np.where(whole, price.gradients(done, samples, width), parts[0]),
+            "gradients": np.where(whole, price.gradients(done, load.samples, load.width), parts[0]),
             "samples": evaluated,
-            "bytes_down": down[..., 0] + first_down + 0 * done,
-            "bytes_up": (up[..., 0] + first_up) * whole,
-            "overhead_bytes": down[..., 1] + (up[..., 1] + first_overhead) * whole,
-            "flops": evaluated * flops,
+            "bytes_down": load.down[..., 0] + first_down + 0 * done,
+            "bytes_up": (load.up[..., 0] + first_up) * whole,
+            "overhead_bytes": load.down[..., 1] + (load.up[..., 1] + first_overhead) * whole,
+            "flops": evaluated * load.flops,
         }
 
-    def _held(self, broadcast: Broadcast, work: Work) -> tuple[Ints, Ints]:
-        """The samples of each client, and of its batches."""
-        samples, batch = self.sizes(work.clients), broadcast.plan.batch_size
-        return samples, samples if batch is None else np.minimum(batch, samples)
-
-    def _sent(self, broadcast: Broadcast, work: Work) -> tuple[Ints, Ints, Ints]:
-        """(payload, overhead) down and up, and the operations of a sample's gradient: of all clients or, with levels,
-        of each.
-        """
+    def _load(self, broadcast: Broadcast, work: Work) -> Load:
         price, level = self.price, 0 if work.levels is None else work.levels
+        samples, batch = self.sizes(work.clients), broadcast.plan.batch_size
+        width = samples if batch is None else np.minimum(batch, samples)
         down = np.array([download(broadcast)] if price.down is None else price.down)
-        return down[level], np.array(price.up)[level], np.array(price.flops)[level]
+        return Load(samples, width, down[level], np.array(price.up)[level], np.array(price.flops)[level])
 
     def attend(self, broadcast: Broadcast, work: Work, goal: int, now: float) -> tuple[Work, Sums]:
         """The work of the clients that report in a synchronous round, and a part with the others and their costs.
@@ -173,6 +176,6 @@ class Clock:
         if taken.all() and len(taken):
             return replace(work, steps=trips.steps), Sums(until=now + end)
         late, lost = (work.clients[trips.fate == fate].tolist() for fate in (LATE, LOST))
-        counts = {name: int(column[~taken].sum()) for name, column in self.costs(broadcast, work, trips).items()}
+        counts = {name: int(column[~taken].sum()) for name, column in self.costs(work, trips).items()}
         absent = Sums(late=late, lost=lost, until=now + end, counts=counts)
         return replace(work, steps=trips.steps).rows(np.flatnonzero(taken)), absent
