@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import fedkeel as fk
 from fedkeel import grammar, recipes
@@ -18,29 +17,36 @@ from fedkeel.cli import parser
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+RULE_BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-rule.md").read_text(), re.DOTALL)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def own() -> dict[str, Any]:
-    """The names the second block takes from the reader."""
-    x, y = torch.randn(60, 3), torch.arange(60) % 2
-    ids = [sample % 20 for sample in range(60)]
-    return {"fk": fk, "x": x, "y": y, "ids": ids, "xt": x, "yt": y, "make_model": lambda: nn.Linear(3, 2)}
-
-
-def test_the_first_two_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_fits_on_a_screen_or_two_and_its_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 3
-    for block in BLOCKS[:2]:
-        names = own()
-        exec(re.sub(r"rounds=\d+", "rounds=2", block), names)
-        assert names["run"].status == "done"
-    assert (tmp_path / "runs" / "mine" / "config.json").exists()
+    assert len(README.splitlines()) <= 72
+    (block,) = BLOCKS
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    names: dict[str, Any] = {}
+    exec(re.sub(r"rounds=\d+", "rounds=2", block), names)
+    assert names["run"].status == "done"
+    assert (tmp_path / "runs" / "mine" / "config.json").exists() and (tmp_path / "report.html").exists()
 
 
-def test_the_rule_in_the_readme_is_scaffold_bit_for_bit() -> None:
+def test_the_numbers_of_the_readme_are_those_of_the_pages_it_names() -> None:
+    speed = (ROOT / "docs" / "speed.md").read_text()
+    plain = next(line for line in speed.splitlines() if line.startswith("| fedkeel |")).split("|")
+    assert f"{float(plain[2].split()[0]):.0f} times the best naive loop" in README
+    table = (ROOT / "docs" / "results" / "gel" / "table2.md").read_text()
+    ours, papers = re.search(r"GEL gains \+(\d+) % .*?paper: \+(\d+) %", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    assert re.search(rf"\+{papers}\.\d % \| \+{ours}\.\d %", table)
+
+
+def test_the_rule_on_the_page_is_scaffold_bit_for_bit() -> None:
     names: dict[str, Any] = {"fk": fk}
-    exec(BLOCKS[2], names)
+    (block,) = [block for block in RULE_BLOCKS if "class Scaffold" in block]
+    exec(block, names)
     task, world = fk.tasks.digits(), fk.World(cohort=5)
     runs = [
         fk.train(task, fk.Algorithm(rules=[rule], weights="uniform"), world, rounds=5)

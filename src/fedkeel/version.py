@@ -1,3 +1,3 @@
 """The version, where nothing else has to be imported to read it."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
