@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 
 import fedkeel as fk
 from fedkeel import grammar, recipes
+from fedkeel.advice import ADVICE
 from fedkeel.errors import InputError
 from fedkeel.explain import explain
 from fedkeel.lab.reproduce import plan
@@ -63,6 +64,8 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     text = name if name in recipes.RECIPES else f"fedavg+{name}"
     summary = f"{recipe.summary[0].upper()}{recipe.summary[1:]}."
     lines = [f"# {name}", "", summary, "", "```text", explain(text), "```", ""]
+    advice = ADVICE[name]
+    lines += ["## When to use it, and when not", "", f"Use it when {advice.use}.", "", f"Not when {advice.avoid}.", ""]
     if recipe.keys:
         lines += ["## Its keys", "", "| key | default |", "|---|---|"]
         lines += [f"| `{key}` | `{value}` |" for key, value in recipe.keys.items()] + [""]

@@ -9,10 +9,11 @@ import torch
 
 import fedkeel as fk
 from fedkeel import notation
+from fedkeel.advice import ADVICE
 from fedkeel.capacity import CAPACITIES
 from fedkeel.explain import _formulas, _optimizer, _weighing, explain, explained, reference
 from fedkeel.legal import REPLACES_DELTA
-from fedkeel.recipes import OPTIMIZERS, RECIPES
+from fedkeel.recipes import KNOWN, OPTIMIZERS, RECIPES
 from fedkeel.robust import AGGREGATIONS
 from fedkeel.rules import RULES
 from fedkeel.tables import nearest
@@ -165,3 +166,13 @@ def test_both_papers_of_gel_are_cited_with_their_own_titles():
 def test_ghbm_says_what_tau_is():
     assert "tau = round(1/C) by default" in explain("ghbm")
     assert "      tau = 7" in explain("ghbm:tau=7").splitlines()
+
+
+def test_every_name_has_advice_which_explain_prints() -> None:
+    assert set(ADVICE) == set(KNOWN)
+    for name, (use, avoid) in ADVICE.items():
+        assert use and avoid and not use.endswith(".") and not avoid.endswith("."), name
+        for mentioned in re.findall(r"as for (\w+)", f"{use} {avoid}"):
+            assert mentioned in ADVICE
+    printed = explain("scaffold+fedprox")
+    assert f"use scaffold when {ADVICE['scaffold'].use}" in printed and f"not when {ADVICE['fedprox'].avoid}" in printed

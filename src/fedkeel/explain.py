@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from . import grammar, recipes
+from .advice import ADVICE
 from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
@@ -54,6 +55,7 @@ def explain(given: str | Algorithm) -> str:
     averaged = replace(algorithm, weights=Uniform()) if algorithm.weighing.stacks else algorithm
     out += ["", *_kept(averaged), *_traffic(averaged)]  # another aggregation keeps and sends the same
     out += _keys(text) if text else []
+    out += _advice(names)
     return "\n".join([*out, *_references(names, algorithm)])
 
 
@@ -71,6 +73,11 @@ def reference(kind: type) -> str:
     """
     entry = nearest(EXPLAINED, kind) or nearest(OPTIMIZERS_EXPLAINED, kind)
     return entry.reference if entry else ""
+
+
+def _advice(names: list[str]) -> list[str]:
+    known = [name for name in names if name in ADVICE]
+    return [f"  use {name} when {ADVICE[name].use};\n    not when {ADVICE[name].avoid}" for name in known]
 
 
 def _headed(head: str, lines: list[str]) -> list[str]:
