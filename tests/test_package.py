@@ -75,7 +75,7 @@ def test_wheel_and_source_archive_install_into_an_empty_environment_and_work(tmp
     call(*pip, "install", "--constraint", ROOT / "constraints.txt", wheels[0])
     command = tmp_path / "venv" / "bin" / "fedkeel"
     assert call(command, "--version") == f"fedkeel {fk.__version__}\n"
-    call(command, "run", "digits", "fedavg", "gel", "--rounds", 2, "--out", tmp_path / "runs", cwd=tmp_path)
+    call(command, "run", "digits", "fedavg", "scaffold", "--rounds", 2, "--out", tmp_path / "runs", cwd=tmp_path)
     call(command, "report", tmp_path / "runs", "--out", tmp_path / "report.html", cwd=tmp_path)
     call(command, "reproduce", "--list", cwd=tmp_path)
     kept = call(*pip, "list", "--format=freeze").lower()
