@@ -13,6 +13,7 @@ from . import flags
 EXAMPLES = """examples:
   fedkeel deploy init hearts synthetic fedhbm
   fedkeel deploy local hearts --nodes 3 --tls
+  fedkeel deploy keys keys --host fl.example.org --nodes 5
   fedkeel deploy local hearts --nodes 3 --set rounds=20 --set algorithm=scaffold --out hearts/run-scaffold
 
 `init` writes a small Flower app that is yours to change; `flwr run` takes it, too. `local` starts a server and nodes on
@@ -27,6 +28,14 @@ def add_command(commands: Any) -> None:
     init.add_argument("folder", metavar="DIR", type=Path, help="a new directory")
     init.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
     init.add_argument("algorithm", metavar="ALGORITHM", help="such as fedhbm or fedprox:mu=0.01+gel")
+    keys = flags.add_command(
+        parts, "keys", make_keys, "make a certificate authority, a server certificate and node keys"
+    )
+    keys.add_argument("folder", metavar="DIR", type=Path, help="a new directory")
+    keys.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="the server's name or address; repeat"
+    )
+    keys.add_argument("--nodes", type=int, default=3, metavar="N", help="how many node keys; default 3")
     local = flags.add_command(parts, "local", run_here, "run an app with server and nodes on this machine")
     local.add_argument("folder", metavar="DIR", type=Path, help="the app's directory")
     local.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes to start; default 3")
@@ -45,6 +54,19 @@ def init_app(arguments: argparse.Namespace) -> int:
 
     write_project(arguments.folder, arguments.task, arguments.algorithm)
     print(f"Wrote {arguments.folder}/app.py and pyproject.toml. Try it: fedkeel deploy local {arguments.folder}")
+    return 0
+
+
+def make_keys(arguments: argparse.Namespace) -> int:
+    """`fedkeel deploy keys DIR`."""
+    from ..deploy.keys import LOOPBACK, make_certificates, make_node_key
+
+    if arguments.folder.exists() and any(arguments.folder.iterdir()):
+        raise InputError(f"{arguments.folder} is not empty; choose another directory.")
+    make_certificates(arguments.folder, [*arguments.host, *LOOPBACK])
+    for number in range(arguments.nodes):
+        make_node_key(arguments.folder / f"node-{number}")
+    print(f"Wrote ca.crt, server.pem, server.key and {arguments.nodes} node keys below {arguments.folder}.")
     return 0
 
 

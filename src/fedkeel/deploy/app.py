@@ -25,8 +25,8 @@ from ..settings import settings
 from ..task import Task
 from ..world import World
 
-OWN = ("algorithm", "out", "nodes", "time-limit", "grace")  # keys of the app's configuration beside train's settings
-REFUSED = ("validation", "compile", "device", "engine", "diagnose", "sim_seconds", "checkpoint_every")
+# Settings of a simulation: they split data that devices hold, or need clients on this machine.
+REFUSED = ("validation", "client_test", "compile", "device", "engine", "diagnose", "sim_seconds", "checkpoint_every")
 log = logging.getLogger("fedkeel")
 
 
@@ -73,10 +73,12 @@ class App:
         out = Path(str(config["out"])).expanduser().absolute()
         with _logging(out):
             run = self._train(grid, config, out)
-            log.warning("%s after round %d: %s", run.status, run.history[-1]["round"], out)
+            log.info("%s after round %d: %s", run.status, run.history[-1]["round"], out)
 
     def _train(self, grid: Any, config: Mapping[str, Any], out: Path) -> Run:
         task, chosen = self.task(None), settings_of(config, RunConfig)
+        if task.client_test:
+            raise InputError("The samples of a client test would have to leave the device; leave out client_test.")
         least = int(config.get("nodes") or 1)
         nodes, training = gathered(grid, task, out.with_name(out.name + ".fleet.json"), least)
         if task.spec is None:
@@ -100,8 +102,10 @@ def settings_of(config: Mapping[str, Any], owner: type) -> dict[str, Any]:
     found = {}
     for name, one in settings(owner).items():
         value = config.get(name.replace("_", "-"), "")
-        if value == "" or (owner is RunConfig and name in REFUSED):
+        if value == "":
             continue
+        if owner is RunConfig and name in REFUSED:
+            raise InputError(f"'{name}' has no meaning on devices; leave it out of the app's configuration.")
         found[one.keyword or name] = one.kind.read(value) if isinstance(value, str) else value
     return found
 
@@ -147,6 +151,7 @@ class _logging:
         ]
 
     def __enter__(self) -> None:
+        log.setLevel(logging.INFO)
         for handler in self.handlers:
             handler.setFormatter(logging.Formatter("%(asctime)s fedkeel: %(message)s"))
             log.addHandler(handler)

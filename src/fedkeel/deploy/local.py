@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +28,8 @@ HOST = "127.0.0.1"
 CONNECTION = "deployment"
 # seconds between two starts of a node: for about a minute Flower refuses a key that it takes to be online
 RETRY = 10.0
-CHECK = 10.0  # seconds between two looks at what Flower says about the run
+CHECK = 10.0  # seconds between two looks at what Flower says about the run, until the server has begun
+RARELY = 60.0  # and from then on
 TRIES = 5  # submissions in a row that bring the training no round further
 
 
@@ -48,7 +51,8 @@ class Deployment:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(self.folder, 0o700)
         self.port, *self.node_ports = free_ports(1 + self.nodes)
-        self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flwr")}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # they start each other
+        self.environment = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "flwr")}
         secure = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
         link = [program("flower-superlink"), "--host", HOST, "--port", str(self.port), "--database", "superlink.db"]
         link += ["--disable-runtime-dependency-installation"]
@@ -153,15 +157,17 @@ def train_on(
             row(one)
         if (out / OUTCOME).exists():
             return str(json.loads((out / OUTCOME).read_text())["status"])
-        late = time.monotonic() - checked > CHECK
-        if _server_died(out) or (late and "finished" in deployment.status(run)):
+        alive = _server_lives(out)
+        if time.monotonic() - checked > (RARELY if alive else CHECK):
+            given_up = "finished" in deployment.status(run) and not (out / OUTCOME).exists()
+            alive, checked = (False if given_up else alive), time.monotonic()
+        if alive is False:
             tries = tries + 1 if shown <= began else 1
             if tries > TRIES:
                 raise InputError(f"The server fails again and again; see {deployment.link.log} and {log_of(out)}.")
-            began, run = shown, deployment.submit(app, {**config, "out": str(out)})
-            _forget_server(out)
-            late = True
-        checked = time.monotonic() if late else checked
+            _end_server(out)
+            began, checked = shown, time.monotonic()
+            run = deployment.submit(app, {**config, "out": str(out)})
         time.sleep(0.2)
 
 
@@ -176,19 +182,23 @@ def _rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _server_died(out: Path) -> bool:
-    """Whether the process that wrote the run's directory is gone."""
+def _server_lives(out: Path) -> bool | None:
+    """Whether the process that writes the run's directory is there; None if none has begun."""
     try:
-        holder = json.loads((out / MARK).read_text())
-        os.kill(int(holder["pid"]), 0)
-    except (OSError, ValueError, KeyError) as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+        os.kill(int(json.loads((out / MARK).read_text())["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError, KeyError):
+        return None
+    return True
 
 
-def _forget_server(out: Path) -> None:
-    """The next process names itself here when it has begun; until then only Flower knows how it is."""
-    (out / MARK).write_text("{}\n")
+def _end_server(out: Path) -> None:
+    """End a server that Flower has given up; the next one names itself in the directory when it has begun."""
+    if _server_lives(out):
+        os.kill(int(json.loads((out / MARK).read_text())["pid"]), signal.SIGKILL)
+    if (out / MARK).exists():
+        (out / MARK).write_text("{}\n")
 
 
 def _value(value: Any) -> str:

@@ -84,7 +84,7 @@ class Nodes:
             if there >= least:
                 return
             if there != said:
-                log.warning("%d of %d nodes are ready; waiting for the others", there, least)
+                log.info("%d of %d nodes are ready; waiting for the others", there, least)
                 said = there
             rest(since)
 
@@ -163,7 +163,7 @@ class Nodes:
             self.refused[id] = time.monotonic()
             return
         self.known[node.key] = node
-        log.warning("node %d takes part with %d samples", id, node.samples)
+        log.info("node %d takes part with %d samples", id, node.samples)
 
     def _node(self, id: int, reply: Any) -> Node:
         key = next((key_of(one) for one in self.grid.get_nodes() if one.node_id == id), None)

@@ -206,6 +206,7 @@ class FlowerEngine:
         return NONE if row is None else int(self.accepted.tables["flower"]["accepted"][row])
 
     def commit(self, version: int, clients: Sequence[int]) -> None:
+        log.info("round %d: the updates of clients %s count", version + 1, list(clients))
         for client in self.remembering.get(version, set()).intersection(clients):
             self.accepted.write(np.array([client]), {"flower": {"accepted": torch.tensor([[version]])}})
 
