@@ -1,6 +1,6 @@
 # make demo    set up .venv and compare algorithms on a task made on the spot
 # make test    set up .venv and run what CI runs: lint, types, tests, doctests
-# make test-all  the same, then what is slow or needs more: extras, Flower, the wheel, the notebook, the documentation site
+# make test-all  the same, then what is slow or needs more: extras, Flower, Ray, the wheel, the notebook, the site
 # make docs    build the documentation site below site/, warnings are errors
 # make attack  kill, damage and fuzz for about two hours, and count what became of it: docs/reliability.md
 # make bench   set up .venv, install other frameworks beside it, and measure: docs/speed.md
@@ -10,16 +10,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all extras flower docs attack bench lint types clean
+.PHONY: demo test test-all extras flower ray docs attack bench lint types clean
 
 demo: $(STAMP)
 	$(BIN)/fedkeel run synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel fedprox+gel fedyogi+gel \
 		--lr 0.005 --rounds 250 --seeds 5 --target 0.85 --overwrite --out runs/demo
 
 test: lint types $(STAMP)
-	$(BIN)/pytest -q -n 2 -m "not study and not extra and not flower"
+	$(BIN)/pytest -q -n 2 -m "not study and not extra and not flower and not ray"
 
-test-all: test extras flower docs
+test-all: test extras flower ray docs
 
 extras: $(STAMP)
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[hf,onnx,notebook]"
@@ -28,6 +28,10 @@ extras: $(STAMP)
 flower: $(STAMP)
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[flower]"
 	$(BIN)/pytest -q -m flower tests
+
+ray: $(STAMP)
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[ray,slurm]"
+	$(BIN)/pytest -q -m ray tests
 
 docs: $(STAMP)
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[docs]"

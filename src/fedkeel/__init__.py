@@ -18,6 +18,7 @@ from .algorithm import Algorithm
 from .capacity import Exits, Widths
 from .capacity.slicing import Cut
 from .data import FederatedData
+from .engine.ray import Ray
 from .engine.threads import Local
 from .errors import ClientError, FedkeelError, InputError, MissingExtra, StabilityWarning
 from .messages import Plan
@@ -71,8 +72,8 @@ __all__ = [
     "Contrastive", "Cut", "DeltaSGD", "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM",
     "FederatedData", "FedkeelError", "FixedSteps", "Fleet", "Guard", "Guess", "InputError", "Krum", "Local",
     "LocalGHBM", "Me", "Median", "Mime", "MimeLite", "MissingExtra", "MultiKrum", "Nova", "OwnClasses", "Plan",
-    "Proximal", "Reports", "Rule", "Run", "Samples", "Scaffold", "Schedule", "SelfDistillation", "StabilityWarning",
-    "Sweep", "Synchronous", "Task", "Trimmed", "Uniform", "UniformSteps", "Up", "View", "Widths", "World", "Yogi",
-    "__version__", "algorithm", "compare", "cross_entropy", "export", "load", "resume", "sweep", "tasks", "trackers",
-    "train",
+    "Proximal", "Ray", "Reports", "Rule", "Run", "Samples", "Scaffold", "Schedule", "SelfDistillation",
+    "StabilityWarning", "Sweep", "Synchronous", "Task", "Trimmed", "Uniform", "UniformSteps", "Up", "View", "Widths",
+    "World", "Yogi", "__version__", "algorithm", "compare", "cross_entropy", "export", "load", "resume", "sweep",
+    "tasks", "trackers", "train",
 ]  # fmt: skip

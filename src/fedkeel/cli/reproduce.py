@@ -36,6 +36,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds; the others can follow")
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
     parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
+    parser.add_argument("--engine", metavar="ray[:KEY=VALUE,...]", help="spread the runs over a cluster of Ray")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where pages and records are; default: no page")
     flags.add_output(parser)
@@ -74,10 +75,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from ..errors import InputError
     from ..lab.reproduce import estimate, index, page, plan
     from ..lab.reproduce.carry_out import Place, carry_out, read
     from ..lab.reproduce.progress import Progress
+    from ..lab.spread import is_spread
 
+    if arguments.engine is not None and not is_spread(arguments.engine):
+        raise InputError(f"--engine must be ray here, as in ray:address=auto. Got {arguments.engine!r} instead.")
     messages = Console(stderr=True)
     whole = plan.load(arguments.name)
     made = plan.chosen(whole, arguments.panel, arguments.seeds)
@@ -88,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _show(made, left, Console(), arguments.json)
         return 0
     with Progress(left, messages) as progress:
-        measured = list(carry_out(made, place, progress.row, arguments.compile))
+        measured = list(carry_out(made, place, progress.row, arguments.compile, arguments.engine))
     if arguments.out is not None:
         all_panels = list(read(whole, place))  # also those that were run before
         messages.print(f"Written to {index.write_page(whole, all_panels, arguments.out)}", style="dim", soft_wrap=True)

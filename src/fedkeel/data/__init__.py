@@ -270,6 +270,12 @@ class FederatedData:
         same.offsets, same.client_ids = offsets, np.arange(len(offsets) - 1)
         return same
 
+    def for_workers(self) -> Self:
+        """The same data without test and validation sets, which only the server needs."""
+        same = copy.copy(self)
+        same.test = same.validation = same.client_test = None
+        return same
+
     def tested_on(self, samples: int) -> Self:
         """The same data with a fixed draw of so many test samples, the same for every seed and algorithm."""
         same = copy.copy(self)

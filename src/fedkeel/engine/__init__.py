@@ -4,6 +4,7 @@ places.py     the engine that a text such as `--engine serial` names
 threads.py    on this machine, a worker per core
 worker.py     what a worker does for a group of clients, wherever it lives; chunks.py: for a part of a cohort
 memory.py     what clients remember
+ray.py        on a cluster: actors.py deals chunks out to workers in processes, remote.py; packing.py: what goes there
 flower/       real devices
 gradients/    one client at a time, or many in lockstep
 choose.py     which of the two; probe.py tries both

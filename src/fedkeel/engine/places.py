@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, cast
 
 from .. import grammar
-from ..errors import InputError, unknown
+from ..errors import InputError, check, unknown
 from . import Place
 from .threads import MODES, Local
 
 # By name, the class in the module of that name, which is imported on use.
-ELSEWHERE: dict[str, str] = {"flower": "Flower"}
-MUST = "'auto', 'serial', 'batched' or 'probe'"
+ELSEWHERE: dict[str, str] = {"flower": "Flower", "ray": "Ray"}
+MUST = "'auto', 'serial', 'batched', 'probe' or 'ray', as in 'ray:workers=4'"
 
 
 def place_of(
@@ -39,8 +39,23 @@ def place_of(
         if key not in known:
             raise unknown(f"key of the engine {name}", key, known)
     shared = {"workers": workers, "chunk": chunk, "compile": compile, "why": why}
-    given = {key: value for key, value in shared.items() if value not in (None, False)} | keys
+    given = {key: value for key, value in shared.items() if key in known and value not in (None, False)} | keys
     return cast(Place, kind(**given))
+
+
+def moved(place: Place, engine: str | Place) -> Place:
+    """Another place for a run that was begun at this one, with the same bits: in its mode and its chunks.
+
+    >>> moved(Local("serial", chunk=2), "auto")
+    Local(mode='serial', workers=None, chunk=2, compile=False, why=None)
+    """
+    other = place_of(engine) if isinstance(engine, str) else engine
+    check(is_place(other), "resume", "engine", f"{MUST} or a Local", engine)
+    begun, new = cast(Any, place), cast(Any, other)
+    same = ("mode", "chunk", "compile", "why")
+    if not (hasattr(begun, "mode") and hasattr(new, "mode")):  # a device's work is not cut by us
+        return other
+    return cast(Place, replace(new, **{name: getattr(begun, name) for name in same}))
 
 
 def is_place(engine: Any) -> bool:

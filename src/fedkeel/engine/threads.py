@@ -31,6 +31,7 @@ from .worker import Worker
 
 T = TypeVar("T")
 MODES = ("auto", "serial", "batched", "probe")
+ONE_WORKER = "; one worker, because the model draws from torch's global generator"
 BLOCK = 2**20  # input numbers per forward pass of an evaluation
 # Bytes: glibc keeps blocks up to the largest it once got back, if that is below 32 MiB. Without this, W5 runs at 0.94
 # of its speed (benchmarks/before_after.py).
@@ -91,7 +92,7 @@ class Local:
         workers = self.workers or (cores() if model.flat.device.type == "cpu" else 1)
         globally = mode == "serial" and moves_global_generator(task, model)
         if globally:
-            workers, reason = 1, reason + "; one worker, because the model draws from torch's global generator"
+            workers, reason = 1, reason + ONE_WORKER
         known = mode == "serial" or not own_loss
         wanted = self.compile and known
         used = kernels.compiled(task, model, mode) if wanted else None

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import recipes, tasks
 from ..algorithm import Algorithm
 from ..capacity import Capacity
 from ..engine import Place
-from ..engine.places import place_of
+from ..engine.places import moved, place_of
 from ..engine.threads import Local, one_thread
 from ..errors import InputError, check, one_line
 from ..files import read_json, write_json
@@ -62,6 +62,7 @@ class Study(SharedConfig):
     parameters: Mapping[str, Any] | None = None  # of a single algorithm that is repeated value for value
     workers: int | None = None  # threads of a run, by default one per core
     given: Given | None = None  # made in Python, in the place of what the names stand for
+    elsewhere: str | None = None  # the engine that its runs go on with, in the place of the one they were begun with
     below: bool = False  # read from a comparison's configuration: even a single run has a folder of its own
 
     def __post_init__(self) -> None:
@@ -123,7 +124,8 @@ class Study(SharedConfig):
 
     def place(self) -> Place:
         """Where its clients run."""
-        return place_of(self.engine, self.workers, self.chunk, self.compile, self.why)
+        begun = place_of(self.engine, self.workers, self.chunk, self.compile, self.why)
+        return begun if self.elsewhere is None else moved(begun, self.elsewhere)
 
     def probed(self, task: Task) -> Study:
         """The same study with a mode in the place of "probe": measured once, for all arms and seeds."""
@@ -146,7 +148,7 @@ class Study(SharedConfig):
             seen.append(kind)
             own = (task if capacity is None else capacity.adapt(task)).cast(dtype, device)
             with one_thread():
-                replace(self, workers=1).place().start(
+                Local(cast(Any, self.place()).mode, 1, self.chunk, True).start(
                     own, own.adopt(seed, dtype, device), seed, capacity, own_loss
                 ).close()
 
@@ -200,6 +202,8 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
     with nullcontext() if study.single else locked(out):
         if not study.single:
             write_json(out / CONFIG, study.config())
+        if not study.single:
+            spread_out(study, out, watch)
         runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
         for text, seed, folder in study.plan():
             runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
@@ -207,6 +211,20 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
         if not study.single:
             write_json(out / "summary.json", summary(made, task.target))
     return made
+
+
+def spread_out(study: Study, out: Path, watch: Watch) -> None:
+    """With the engine ray, carry out all runs that have not ended over the cluster, each of them in one process."""
+    from . import spread  # which carries out studies
+
+    engine = study.place().name
+    if spread.is_spread(engine):
+        todo = []
+        for text, seed, folder in study.plan():
+            known = known_run(study, text, seed, out / folder)
+            if known is None or known.status == "stopped":
+                todo.append((text, seed, str(out / folder)))
+        spread.run_all(replace(study, engine=engine, elsewhere=None), todo, watch=watch)
 
 
 def finished(out: Path) -> tuple[Study, list[Arm]]:
@@ -253,7 +271,8 @@ def one_run(
             watch(text, seed, known.history[-1])
             return known.history, known.status
         algorithm, world = (None, None) if study.given is None else (study.algorithm(text), study.world)
-        run = training.resume(folder, task, algorithm, world, callbacks=callbacks, workers=study.workers)
+        where: dict[str, Any] = {"workers": study.workers, "engine": study.elsewhere}
+        run = training.resume(folder, task, algorithm, world, callbacks=callbacks, **where)
     else:
         settings = study.run_config(seed).keywords() | {"engine": study.place()}
         run = training.train(

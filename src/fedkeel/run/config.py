@@ -106,7 +106,7 @@ class SharedConfig:
     sim_seconds: float | None = setting(
         None, number(SIM_SECONDS), "stop at the first server step after T simulated seconds, whatever rounds says", "T"
     )
-    engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task) or probe (tries both)", "MODE")
+    engine: str = setting("auto", ENGINE, "serial, batched, auto (by model and task), probe or ray", "ENGINE")
     compile: bool = setting(False, SWITCH, "train by C kernels where there are some; needs a C compiler")
     device: str = setting("cpu", DEVICE, "cpu, cuda or mps")
     dtype: str = setting("float32", DTYPE, "float32 or float64")

@@ -6,8 +6,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from .. import legal, recipes
 from ..algorithm import Algorithm
 from ..engine import Engine, Place, Remote
 from ..engine.memory import Memories
-from ..engine.places import MUST, is_place, place_of
+from ..engine.places import MUST, is_place, moved, place_of
 from ..engine.threads import one_thread
 from ..errors import InputError, StabilityWarning, brief, check
 from ..files import plain
@@ -106,7 +106,8 @@ def train(
     checkpoint: a run directory, written every `every` rounds and at the end; `resume` continues from it.
     stop_after: stop after this round, although more are planned. callbacks: called with every history row; a true
     answer stops the run; its `begin(config)` and `end(status)`, if it has them, are called too (see `fk.trackers`).
-    started: called with the resolved configuration before round 1. engine: also a `Local`. dtype: also torch's own.
+    started: called with the resolved configuration before round 1. engine: also a `Local` or a `Ray`. dtype: also
+    torch's own.
 
     Settings, which are also flags of `fedkeel run` (`every` is `--checkpoint-every` there):
 
@@ -147,6 +148,7 @@ def train(
     with one_thread():
         with naming("Before round 1"):
             running = place.start(job.task, model, seed, job.algorithm.capacity, bool(job.algorithm.hooks["loss"]))
+        with naming("Before round 1"), closed_on_failure(running):
             config = configuration(job, running, chosen, parts_of(job.task, model, data))
             if started is not None:
                 started(config)
@@ -155,6 +157,16 @@ def train(
             job = timed(job, running, state)
         with nullcontext() if folder is None else locked(folder):
             return _play(job, model, running, state, History(), config, log, stop_after, callbacks)
+
+
+@contextmanager
+def closed_on_failure(engine: Engine) -> Iterator[None]:
+    """Workers are not left behind where something fails before they are used."""
+    try:
+        yield
+    except BaseException:
+        engine.close()
+        raise
 
 
 def _check_one_seed(seed: Any) -> None:
@@ -280,13 +292,14 @@ def resume(
     stop_after: int | None = None,
     callbacks: Sequence[Callback] = (),
     workers: int | None = None,
-    engine: Place | None = None,
+    engine: str | Place | None = None,
 ) -> Run:
     """Continue a run from its directory, bit for bit as if it had never stopped; a finished run is just loaded.
 
     Bit for bit on the same kind of machine, with the same torch and, with compile=True, the same C compiler. A
     task, an algorithm or a world made of Python objects is not in the configuration and must be given again.
-    engine: for a run on devices, which are not in the configuration either.
+    engine: another place for its clients, such as "ray", with the same bits; needed for a run on devices, which are not
+    in the configuration either.
     """
     check(stop_after is None or stop_after in COUNT, "resume", "stop_after", str(COUNT), stop_after)
     check_callbacks(callbacks)
@@ -310,7 +323,7 @@ def _go_on(
     stop_after: int | None,
     callbacks: Sequence[Callback],
     workers: int | None,
-    place: Place | None,
+    elsewhere: str | Place | None,
 ) -> Run:
     """Continue a stopped run; the caller holds the lock of its directory."""
     chosen = RunConfig.from_config(config)
@@ -323,20 +336,21 @@ def _go_on(
         job = job.cast(chosen.torch_dtype, chosen.device)
         model = job.task.adopt(chosen.seed, chosen.torch_dtype, chosen.device)
     with one_thread():
-        why = config.get("engine_reason")
-        place = place or place_of(chosen.engine, workers, config["chunk"], chosen.compile, why)
+        place = place_of(chosen.engine, workers, config["chunk"], chosen.compile, config.get("engine_reason"))
+        place = place if elsewhere is None else moved(place, elsewhere)
         own_loss = bool(job.algorithm.hooks["loss"])
         engine = place.start(job.task, model, chosen.seed, job.algorithm.capacity, own_loss)
-        state = first_state(job, model.flat.clone(), model.buffers())
-        job = timed(job, engine, state)
-        if has_state(path):
-            state, memories, history = newest_state(path, identity, len(task.data), chosen.device, mend=True)
-            engine.restore(memories)
-            engine.hold(state.flights.updates.values())
-        elif (rounds := lines(path / HISTORY) - 1) > chosen.checkpoint_every:
-            raise InputError(f"{path} has a history of {rounds} rounds, but its checkpoint is gone.")
-        else:  # killed before its first checkpoint
-            history = History()
+        with closed_on_failure(engine):
+            state = first_state(job, model.flat.clone(), model.buffers())
+            job = timed(job, engine, state)
+            if has_state(path):
+                state, memories, history = newest_state(path, identity, len(task.data), chosen.device, mend=True)
+                engine.restore(memories)
+                engine.hold(state.flights.updates.values())
+            elif (rounds := lines(path / HISTORY) - 1) > chosen.checkpoint_every:
+                raise InputError(f"{path} has a history of {rounds} rounds, but its checkpoint is gone.")
+            else:  # killed before its first checkpoint
+                history = History()
         return _play(job, model, engine, state, history, config, Log(path, identity), stop_after, callbacks)
 
 

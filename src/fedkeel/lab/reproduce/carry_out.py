@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ...errors import InputError
 from ...files import read_json, remove_leftovers, write_json
 from ...run.history import History, Row
 from ...task import Task
+from .. import spread
 from ..stats import Arm
 from ..study import Study, one_run
 from ..sweep.grid import VALIDATION, Choice, Grid
@@ -23,6 +25,7 @@ EXTENSIONS = 3  # of a grid whose best value is at its edge
 Runs = dict[str, Arm]  # algorithm -> its runs
 Choices = dict[str, Choice]  # arm -> what was chosen from its grid
 Obtain = Callable[[Wanted], Record | None]  # runs it, or looks whether it is known
+Ahead = Callable[[Sequence[Wanted]], None]  # carries out runs that will be obtained, side by side
 Watch = Callable[[Wanted, Row], Any]  # sees a run and its rows; a known run's last row
 
 
@@ -65,6 +68,8 @@ class Place:
     """
 
     def __init__(self, plan: Plan, runs: Path, records: Path | None = None) -> None:
+        runs = runs.resolve()  # also for processes elsewhere
+        records = None if records is None else records.resolve()
         self.runs = runs / plan.name
         self.records = self.runs / "records" if records is None else records / plan.name / "runs"
 
@@ -99,16 +104,43 @@ class Place:
         return record
 
 
-def carry_out(plan: Plan, place: Place, watch: Watch, compile: bool = False) -> Iterator[Measured]:
-    """Run the panels one after the other, in each one seed after the other."""
+def carry_out(
+    plan: Plan, place: Place, watch: Watch, compile: bool = False, engine: str | None = None
+) -> Iterator[Measured]:
+    """Run the panels one after the other, in each one seed after the other; with an engine such as "ray", all runs that
+    do not depend on others side by side.
+    """
     choices: dict[str, Choices] = {}
-    for panel in plan.panels:
-        task = Lazy(panel)
+    with nullcontext() if engine is None else spread.connected(engine):
+        for panel in plan.panels:
+            task = Lazy(panel)
 
-        def run(wanted: Wanted, task: Lazy = task) -> Record:
-            return place.run(wanted.compiled(compile), task, watch)
+            def run(wanted: Wanted, task: Lazy = task) -> Record:
+                return place.run(wanted.compiled(compile), task, watch)
 
-        yield _measure(panel, choices, run)
+            def ahead(some: Sequence[Wanted], panel: Panel = panel) -> None:
+                if engine is not None:
+                    _side_by_side(engine, place, panel, [wanted.compiled(compile) for wanted in some], watch)
+
+            yield _measure(panel, choices, run, ahead)
+
+
+def _side_by_side(engine: str, place: Place, panel: Panel, some: Sequence[Wanted], watch: Watch) -> None:
+    """Carry out these runs over the cluster, where they are not known."""
+    todo = [wanted for wanted in some if place.known(wanted) is None]
+
+    def look(index: int) -> None:
+        if (row := spread.newest_row(place.runs / todo[index].place)) is not None:
+            watch(todo[index], row)
+
+    names = [f"{wanted.text}, seed {wanted.seed}" for wanted in todo]
+    spread.carry_out(engine, [(_one, place, panel, wanted) for wanted in todo], lambda i, status: look(i), look, names)
+
+
+def _one(place: Place, panel: Panel, wanted: Wanted) -> str:
+    """What a process of the cluster does."""
+    alone = replace(wanted, study=replace(wanted.study, workers=1))
+    return place.run(alone, Lazy(panel), lambda wanted, row: None).status
 
 
 def read(plan: Plan, place: Place) -> Iterator[Measured]:
@@ -118,24 +150,31 @@ def read(plan: Plan, place: Place) -> Iterator[Measured]:
         yield _measure(panel, choices, place.known)
 
 
-def _measure(panel: Panel, choices: dict[str, Choices], obtain: Obtain) -> Measured:
+def _measure(panel: Panel, choices: dict[str, Choices], obtain: Obtain, ahead: Ahead = lambda some: None) -> Measured:
     """The runs of a panel, as far as they can be obtained."""
     if panel.tuned_on is None:
-        tuned = {arm.name: _tune(panel, arm, obtain) for arm in panel.arms.values() if arm.tuned}
+        tuned = {arm.name: _tune(panel, arm, obtain, ahead) for arm in panel.arms.values() if arm.tuned}
         choices[panel.name] = {name: choice for name, choice in tuned.items() if choice is not None}
     elif panel.tuned_on not in choices:
         raise InputError(f"The rates of '{panel.name}' are chosen in '{panel.tuned_on}': run it, too.")
     measured = Measured(panel, choices[panel.tuned_on or panel.name])
     found: dict[tuple[str, str], list[tuple[int, History, str]]] = {}
+    runs = list(_reported(panel, measured.choices))
+    ahead([wanted for _, wanted in runs])
+    for name, wanted in runs:
+        if (record := obtain(wanted)) is not None:
+            found.setdefault((name, wanted.text), []).append((wanted.seed, record.history, record.status))
+            measured.records.append(record)
+    for (name, text), some in found.items():
+        measured.arms.setdefault(name, {})[text] = Arm.of(text, panel.target, some)
+    return measured
+
+
+def _reported(panel: Panel, choices: Choices) -> Iterator[tuple[str, Wanted]]:
+    """The reported runs with their arms, one seed after the other."""
     for seed in panel.seeds:
         for name, arm in panel.arms.items():
-            for text in texts_of(arm, measured.choices):
-                if (record := obtain(wanted_run(panel, arm, text, seed))) is not None:
-                    found.setdefault((name, text), []).append((seed, record.history, record.status))
-                    measured.records.append(record)
-    for (name, text), runs in found.items():
-        measured.arms.setdefault(name, {})[text] = Arm.of(text, panel.target, runs)
-    return measured
+            yield from ((name, wanted_run(panel, arm, text, seed)) for text in texts_of(arm, choices))
 
 
 def texts_of(arm: Line, choices: Choices) -> list[str]:
@@ -168,13 +207,14 @@ def tuning_run(panel: Panel, arm: Line, text: str) -> Wanted:
     return Wanted.of(study, Path(panel.folder) / "tuning", arm.budget)
 
 
-def _tune(panel: Panel, arm: Line, obtain: Obtain) -> Choice | None:
+def _tune(panel: Panel, arm: Line, obtain: Obtain, ahead: Ahead) -> Choice | None:
     """Run the grid and choose; where the best value is at an edge, try one value more beyond it, and choose again."""
     grid = arm.grid
     for extension in range(EXTENSIONS + 1):
         cells = list(grid.cells())
         texts = [written(grid, cell) for cell in cells]
         arms = []
+        ahead([tuning_run(panel, arm, text) for text in texts])
         for text in texts:
             if (record := obtain(tuning_run(panel, arm, text))) is None:
                 return None

@@ -21,6 +21,7 @@ from ...ranges import REPEATS, Range
 from ...run.folder import locked
 from ...run.history import Row
 from ...run.signals import TERMINAL, handling
+from .. import spread
 from ..stats import Arm
 from ..study import Study, finished, known_run, one_run
 from .grid import BY, LESS, VALIDATION, Cell, Choice, Grid, scored
@@ -110,7 +111,9 @@ def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     for text, seed, folder in study.plan():
         item, known = (text, seed, str(out / folder)), known_run(study, text, seed, out / folder)
         todo.append(item) if known is None or known.status == "stopped" else tell(item, known.status)
-    if todo:
+    if todo and spread.is_spread(study.engine):
+        spread.run_all(study, todo, tell)
+    elif todo:
         run_all(config, todo, jobs, tell)
     return finished(out)[1]
 
