@@ -118,6 +118,13 @@ def difference(run: fk.Run, other: fk.Run) -> float:
     return float((run.params - other.params).abs().max())
 
 
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_two_nodes_train_two_rounds(app: Path) -> None:
     with Deployment(app.parent / "small", nodes=2) as deployment:
         run, _ = train(deployment, app, "fedavg", cohort="all")
@@ -125,6 +132,41 @@ def test_two_nodes_train_two_rounds(app: Path) -> None:
         family = set(pids).union(*map(descendants, pids))
     assert difference(run, simulated("fedavg", cohort=[[0, 1]])) <= 1e-6
     assert len(family) >= 3 and not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)
+
+
+def test_a_training_survives_its_nodes_its_superlink_and_its_server(app: Path) -> None:
+    """The model is that of a simulation in which exactly those clients reported."""
+    killed: list[str] = []
+
+    def kill(row: dict[str, Any]) -> None:
+        if row["round"] == 1:
+            node = deployment.all[2]
+            while not any(b"flwr-clientapp" in command(pid) for pid in descendants(node.running.pid)):
+                time.sleep(0.1)  # until it trains
+            family = descendants(node.running.pid)
+            node.kill()
+            for pid in family:
+                os.kill(pid, signal.SIGKILL)
+            killed.append("node")
+        if row["round"] == 4:
+            deployment.link.kill()
+            killed.append("superlink")
+        if row["round"] == 6:
+            holder = json.loads((app.parent / "killed" / ".fedkeel.json").read_text())
+            os.kill(holder["pid"], signal.SIGKILL)
+            killed.append("server")
+
+    out = app.parent / "killed"
+    with Deployment(app.parent / "fragile", nodes=3, tls=True) as deployment:
+        given = {"algorithm": "scaffold", "rounds": 8, "nodes": 2}
+        assert train_on(deployment, app, out, given, kill) == "done"
+    assert killed == ["node", "superlink", "server"]
+    run = fk.load(out)
+    counted = re.findall(r"round (\d+): the updates of clients \[([\d, ]+)\] count", log_of(out).read_text())
+    cohorts = {int(number): [int(client) for client in clients.split(",")] for number, clients in counted}
+    schedule = [cohorts[number] for number in range(1, 9)]
+    assert [0, 2] in schedule and [row["clients"] for row in run.history[1:]] == list(map(len, schedule))
+    assert difference(run, simulated("scaffold", 8, schedule)) <= 1e-6
 
 
 ALGORITHMS = ["fedavg", "fedprox+gel", "scaffold", "fedhbm", "ghbm:tau=1", "mime", "deltasgd", "fathom"]
@@ -178,36 +220,3 @@ def test_a_slow_node_guesses_what_it_has_no_time_for(secure: Deployment, app: Pa
     assert [row["clients"] for row in run.history] == [0, 3, 3]
     steps = run.history[-1]["gradients"]
     assert 2 * (20 + 20 + 1) <= steps < 2 * 3 * 20
-
-
-def test_a_training_survives_its_nodes_its_superlink_and_its_server(app: Path) -> None:
-    """The model is that of a simulation in which exactly those clients reported."""
-    killed: list[str] = []
-
-    def kill(row: dict[str, Any]) -> None:
-        if row["round"] == 1:
-            node = deployment.all[2]
-            family = descendants(node.running.pid)
-            node.kill()
-            for pid in family:
-                os.kill(pid, signal.SIGKILL)
-            killed.append("node")
-        if row["round"] == 4:
-            deployment.link.kill()
-            killed.append("superlink")
-        if row["round"] == 6:
-            holder = json.loads((app.parent / "killed" / ".fedkeel.json").read_text())
-            os.kill(holder["pid"], signal.SIGKILL)
-            killed.append("server")
-
-    out = app.parent / "killed"
-    with Deployment(app.parent / "fragile", nodes=3, tls=True) as deployment:
-        given = {"algorithm": "scaffold", "rounds": 8, "nodes": 2}
-        assert train_on(deployment, app, out, given, kill) == "done"
-    assert killed == ["node", "superlink", "server"]
-    run = fk.load(out)
-    counted = re.findall(r"round (\d+): the updates of clients \[([\d, ]+)\] count", log_of(out).read_text())
-    cohorts = {int(number): [int(client) for client in clients.split(",")] for number, clients in counted}
-    schedule = [cohorts[number] for number in range(1, 9)]
-    assert [0, 2] in schedule and [row["clients"] for row in run.history[1:]] == list(map(len, schedule))
-    assert difference(run, simulated("scaffold", 8, schedule)) <= 1e-6

@@ -44,9 +44,14 @@ class Grid:
 
     def __post_init__(self) -> None:
         self.trained = [0] * len(self.configs)
+        self.starts = [0] * len(self.configs)
 
     def get_nodes(self) -> list[Any]:
-        return [SimpleNamespace(node_id=100 + n, public_key=b"key %d" % n) for n in range(len(self.configs))]
+        numbers = range(len(self.configs))
+        return [
+            SimpleNamespace(node_id=100 + n, public_key=b"key %d" % n, last_activated_at=str(self.starts[n]))
+            for n in numbers
+        ]
 
     def push_messages(self, messages: list[Any]) -> list[str]:
         for message in messages:
@@ -190,6 +195,27 @@ def test_a_node_that_does_not_answer_is_late_and_not_asked_again(
     assert grid.trained == [3, 1, 3]
     assert [row.get("late", 0) for row in run.history] == [0, 1, 0, 0]
     assert [row["clients"] for row in run.history] == [0, 2, 2, 2]
+
+
+def test_a_node_that_starts_again_without_an_answer_is_lost_and_then_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "LOOK", 0.0)
+    monkeypatch.setattr(nodes_module, "RESTARTED", 0.2)
+    grids: list[Grid] = []
+
+    def restart(number: int, turn: int, message: Any, reply: Any) -> Any:
+        if number != 1 or turn != 1:
+            return reply
+        grids[0].starts[1] = 1
+        return None
+
+    make = functools.partial(_named, TASK)
+    configs = [{"partition-id": n, "memory": str(tmp_path / f"memory-{n}")} for n in range(3)]
+    grids.append(Grid(Device(make), configs, restart))
+    run, _ = deploy(tmp_path / "run", "scaffold", grid=grids[0])
+    schedule = fk.World(cohort=[[0, 1, 2], [0, 2], [0, 1, 2]])
+    assert difference(run, fk.train(fk.tasks.get(TASK), "scaffold", schedule, rounds=3, engine="serial")) == 0
 
 
 def test_a_deadline_cuts_steps_and_gel_guesses_the_rest(tmp_path: Path) -> None:

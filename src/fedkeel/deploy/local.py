@@ -22,7 +22,7 @@ from ..errors import InputError, one_line
 from ..files import write_text
 from ..run.folder import CONFIG, HISTORY, MARK, OUTCOME
 from . import keys
-from .processes import QUIET, Process, free_ports, last_line, program, wait_for_port
+from .processes import QUIET, Process, free_ports, last_line, program, runs, wait_for_port
 
 HOST = "127.0.0.1"
 CONNECTION = "deployment"
@@ -136,8 +136,11 @@ class Deployment:
 
     def status(self, run: str) -> str:
         """What Flower says about a run, such as "running" or "finished:failed"."""
-        runs = json.loads(self.flwr("list", CONNECTION, "--format", "json")).get("runs", [])
-        return next((str(one["status"]) for one in runs if str(one["run-id"]) == run), "unknown")
+        try:
+            known = json.loads(self.flwr("list", CONNECTION, "--format", "json")).get("runs", [])
+        except (InputError, ValueError):  # the SuperLink is just starting again
+            return "unknown"
+        return next((str(one["status"]) for one in known if str(one["run-id"]) == run), "unknown")
 
 
 def train_on(
@@ -159,7 +162,7 @@ def train_on(
             return str(json.loads((out / OUTCOME).read_text())["status"])
         alive = _server_lives(out)
         if time.monotonic() - checked > (RARELY if alive else CHECK):
-            given_up = "finished" in deployment.status(run) and not (out / OUTCOME).exists()
+            given_up = (not run or "finished" in deployment.status(run)) and not (out / OUTCOME).exists()
             alive, checked = (False if given_up else alive), time.monotonic()
         if alive is False:
             tries = tries + 1 if shown <= began else 1
@@ -167,7 +170,10 @@ def train_on(
                 raise InputError(f"The server fails again and again; see {deployment.link.log} and {log_of(out)}.")
             _end_server(out)
             began, checked = shown, time.monotonic()
-            run = deployment.submit(app, {**config, "out": str(out)})
+            try:
+                run = deployment.submit(app, {**config, "out": str(out)})
+            except InputError:  # as above: the next look finds no run, and tries again
+                run = ""
         time.sleep(0.2)
 
 
@@ -185,12 +191,9 @@ def _rows(out: Path) -> list[dict[str, Any]]:
 def _server_lives(out: Path) -> bool | None:
     """Whether the process that writes the run's directory is there; None if none has begun."""
     try:
-        os.kill(int(json.loads((out / MARK).read_text())["pid"]), 0)
-    except ProcessLookupError:
-        return False
+        return runs(int(json.loads((out / MARK).read_text())["pid"]))
     except (OSError, ValueError, KeyError):
         return None
-    return True
 
 
 def _end_server(out: Path) -> None:

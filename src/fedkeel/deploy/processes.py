@@ -141,6 +141,23 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended; one whose parent has not asked for its end is a zombie.
+
+    >>> runs(os.getpid())
+    True
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        pass
+    try:  # where there is no /proc
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def is_ours(pid: int) -> bool:
     """Whether a process is still one of Flower's, as numbers are used again."""
     try:

@@ -22,7 +22,8 @@ from .orders import flower
 
 POLL = 0.1  # seconds between two looks for replies at first; Flower's own loop waits 3
 SHARE = 0.05  # of the time waited, until the next look: a look costs the server time, too
-LOOK = 1.0  # seconds between two looks for nodes
+LOOK = 2.0  # seconds between two looks for nodes
+RESTARTED = 60.0  # seconds that a node has to answer a message from before it started again, which may be lost with it
 ENROLL = 600.0  # seconds that a node has to say who it is
 AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked again
 log = logging.getLogger("fedkeel")
@@ -36,6 +37,7 @@ class Node:
     samples: int
     client: int | None = None
     id: int | None = None  # while it is online
+    since: str = ""  # when Flower saw it start
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Sent:
     node: int
     client: int | None  # None: it was asked who it is
     until: float
+    since: str = ""  # when the node had started
 
 
 @dataclass
@@ -57,6 +60,7 @@ class Nodes:
     sent: dict[str, Sent] = field(default_factory=dict)  # by message
     fixed: bool = False  # who takes part is known, and no other node is asked
     refused: dict[int, float] = field(default_factory=dict)  # since when
+    restarted: dict[str, float] = field(default_factory=dict)  # by message: since when its node is a new process
     looked: float = -LOOK
 
     def number(self, keys: Sequence[str] | None = None) -> list[Node]:
@@ -109,10 +113,11 @@ class Nodes:
         if time.monotonic() - self.looked < LOOK:
             return
         self.looked = time.monotonic()
-        online = {one.node_id: key_of(one) for one in self.grid.get_nodes()}
-        ids = {key: id for id, key in online.items()}
+        found = {key_of(one): one for one in self.grid.get_nodes()}
+        online = {one.node_id: key for key, one in found.items()}
         for node in self.known.values():
-            node.id = ids.get(node.key)
+            there = found.get(node.key)
+            node.id, node.since = (None, node.since) if there is None else (there.node_id, there.last_activated_at)
         asked = {sent.node for sent in self.sent.values() if sent.client is None}
         asked |= {id for id, since in self.refused.items() if self.looked - since < AGAIN}
         if not self.fixed:
@@ -128,15 +133,17 @@ class Nodes:
         sent: dict[str, int] = {}
         ids: Iterable[str | None] = self.grid.push_messages(messages)
         until = now + (seconds or flower().DEFAULT_TTL)
+        since = {node.id: node.since for node in self.known.values()}
         for id, (node, (client, _)) in zip(ids, contents.items(), strict=False):
             if id is None:
                 log.warning("node %d: Flower did not take the message", node)
                 continue
-            self.sent[id], sent[id] = Sent(node, client, until), node
+            self.sent[id], sent[id] = Sent(node, client, until, since.get(node, "")), node
         return sent
 
     def replies(self) -> dict[str, Any]:
-        """The replies that have arrived, by the message they answer. Who reports himself is noted here.
+        """The replies that have arrived, by the message they answer; None where none will come. Who reports himself is
+        noted here.
 
         A node that Flower has given up is found by the message it did not answer: the reply comes from Flower itself.
         """
@@ -150,10 +157,25 @@ class Nodes:
                 self._enroll(sent.node, reply)
             else:
                 found[id] = reply
-        now = time.monotonic()
-        for id in [id for id, sent in self.sent.items() if sent.until < now]:
-            del self.sent[id]  # Flower delivers neither this message nor its reply any more
+        for id in self._given_up():
+            found[id] = None
+            del self.sent[id]
         return found
+
+    def _given_up(self) -> list[str]:
+        """Messages whose reply will not come: their time is over, or the node has started again since, with no reply.
+
+        Flower tells of a node that is gone only while it is gone.
+        """
+        now, since = time.monotonic(), {node.id: node.since for node in self.known.values()}
+        over = []
+        for id, sent in self.sent.items():
+            if sent.client is not None and since.get(sent.node, sent.since) != sent.since:
+                self.restarted.setdefault(id, now)
+            if min(sent.until, self.restarted.get(id, now) + RESTARTED) < now:
+                over.append(id)
+                self.restarted.pop(id, None)
+        return over
 
     def _enroll(self, id: int, reply: Any) -> None:
         try:

@@ -101,6 +101,7 @@ class FlowerEngine:
         end = began + self._window() if self.place.seconds is not None else np.inf
         order = work.clients.tolist()
         while order:
+            self.nodes.look()
             for message, reply in self.nodes.replies().items():
                 if one := waiting.pop(message, None):
                     under_way.discard(one.client)
@@ -166,6 +167,8 @@ class FlowerEngine:
     def _read(self, one: Asked, reply: Any) -> Update | None:
         """The update of a reply; None if it is none, which is logged."""
         try:
+            if reply is None:
+                raise Refused("the node started again, and its message is lost")
             if reply.has_error():
                 raise Refused(f"error {reply.error.code}, {one_line(reply.error.reason)[:300]}")
             about = reply.content["about"]
