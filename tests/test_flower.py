@@ -301,5 +301,12 @@ def test_what_is_on_the_wire_is_what_is_counted(tmp_path: Path) -> None:
 def test_what_has_no_meaning_on_devices_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fk.InputError, match="buffered"):
         deploy(tmp_path / "run", "fedbuff")
+    killed = Grid(Device(functools.partial(_named, TASK)), [{"partition-id": 0}] * 3, kill_after=0)
+    with pytest.raises(SystemExit, match="killed"):
+        deploy(tmp_path / "killed", "scaffold", grid=killed, nodes=1)
+    with pytest.raises(fk.InputError, match="on the devices"):
+        fk.resume(tmp_path / "killed", engine="serial")
+    with pytest.raises(fk.InputError, match="fedkeel deploy"):
+        fk.resume(tmp_path / "killed")
     with pytest.raises(fk.InputError, match="fedkeel deploy"):
         fk.train(fk.tasks.get(TASK), "fedavg", rounds=1, engine="flower")

@@ -52,6 +52,10 @@ def moved(place: Place, engine: str | Place) -> Place:
     other = place_of(engine) if isinstance(engine, str) else engine
     check(is_place(other), "resume", "engine", f"{MUST} or a Local", engine)
     begun, new = cast(Any, place), cast(Any, other)
+    if begun.name != new.name and "flower" in (begun.name, new.name):
+        raise InputError(
+            "What the clients of a run on devices remember is on the devices; a run cannot move to or from them."
+        )
     same = ("mode", "chunk", "compile", "why")
     if not (hasattr(begun, "mode") and hasattr(new, "mode")):  # a device's work is not cut by us
         return other
