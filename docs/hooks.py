@@ -6,6 +6,7 @@ leave this folder, to source files, become the file's name: the site is a site, 
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from pathlib import Path
@@ -69,6 +70,7 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     if recipe.keys:
         lines += ["## Its keys", "", "| key | default |", "|---|---|"]
         lines += [f"| `{key}` | `{value}` |" for key, value in recipe.keys.items()] + [""]
+    lines += code_of(text)
     lines += ["## Try it", "", f"    fedkeel run synthetic fedavg {text} --rounds 50", ""]
     refused = refusals(text)
     if refused:
@@ -76,6 +78,19 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     if studies:
         lines += ["## Results", "", *(f"- [{study}](../results/{study}.md)" for study in studies), ""]
     return "\n".join(lines)
+
+
+def code_of(text: str) -> list[str]:
+    """The classes of an algorithm's own parts, as the package has them."""
+    made = recipes.algorithm(text)
+    parts = [*made.rules, made.capacity, made.client, made.server]
+    parts += [made.weighing] if made.weighing.stacks else []
+    kinds = dict.fromkeys(type(part) for part in parts if part is not None and type(part) is not fk.SGD)
+    lines = []
+    for kind in kinds:
+        file = Path(inspect.getsourcefile(kind) or "").relative_to(ROOT)
+        lines += [f"`{file}`:", "", "```python", inspect.getsource(kind).rstrip(), "```", ""]
+    return ["## The code", "", *lines] if lines else []
 
 
 def refusals(text: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import fedkeel as fk
+from fedkeel.cli import main
 from fedkeel.data.partition import iid
 
 FederatedData = fk.FederatedData
@@ -205,13 +206,16 @@ def test_without_pillow_a_folder_says_what_to_install(tmp_path, monkeypatch):
         FederatedData.from_folder(tmp_path, size=4)
 
 
-def test_a_csv_file_is_a_task_of_the_command_line_and_its_runs_can_be_repeated(file, tmp_path, monkeypatch):
+def test_a_csv_file_is_a_task_of_the_command_line_and_its_runs_can_be_repeated(file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     task = fk.tasks.get("csv:file=hearts.csv,client=site,target=ill,hidden=4")
     run = fk.train(task, "fedavg", rounds=2, stop_after=1, checkpoint=tmp_path / "run")
     assert run.config["rerunnable"] and str(file) in run.config["task"]
     monkeypatch.chdir("/")
     assert fk.resume(tmp_path / "run").history[-1]["accuracy"] is not None
+    assert not capsys.readouterr().err  # only the command says what was done, and only where it trains
+    assert main(["run", run.config["task"], "fedavg", "--rounds", "1", "--out", str(tmp_path / "more")]) == 0
+    assert "'age': numbers, scaled by mean" in capsys.readouterr().err
     with pytest.raises(fk.InputError, match="write csv:file="):
         fk.tasks.get("csv")
     (tmp_path / "doses.csv").write_text("c,x,dose\n" + "".join(f"a,{i},{i / 4}\n" for i in range(10)))

@@ -127,3 +127,10 @@ def test_a_run_with_client_tests_resumes_bit_for_bit_and_its_report_shows_client
 def test_the_command_has_the_flag(tmp_path):
     assert main(["run", "digits", "fedavg", "--rounds", "1", "--client-test", "0.2", "--out", str(tmp_path / "r")]) == 0
     assert fk.load(tmp_path / "r").history[-1]["client_accuracy_worst"] is not None
+
+
+def test_the_table_of_a_comparison_shows_clients_and_the_worst_tenth(tmp_path, capsys):
+    words = ["run", "digits", "fedavg", "fedprox", "--rounds", "2", "--out", str(tmp_path / "r")]
+    assert main([*words, "--client-test", "0.3"]) == 0
+    out = capsys.readouterr().out
+    assert "worst tenth" in out and f"{fk.load(tmp_path / 'r/fedavg/seed-0').history[-1]['client_accuracy']:.4f}" in out

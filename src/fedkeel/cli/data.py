@@ -91,6 +91,7 @@ def show_task(arguments: argparse.Namespace) -> int:
     from ..data import show
 
     task = tasks.get(arguments.task)
+    flags.say_preparation(arguments.task)
     if arguments.out is None:
         show.draw(task, Console())
     else:

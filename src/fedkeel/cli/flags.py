@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,3 +94,13 @@ def terminal() -> Console:
 
     console = Console()
     return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width
+
+
+def say_preparation(task: str) -> None:
+    """Print on stderr how the columns of a table of the user's own become inputs; nothing for other tasks."""
+    from .. import grammar, tasks
+    from ..data.csv_files import csv_summary
+
+    name, values = grammar.parse(task)[0]
+    if name == "csv":
+        print(csv_summary(str(values.get("file")), tasks.get(task).data), file=sys.stderr)

@@ -74,4 +74,6 @@ def _data(
     file: str, changed: int, client: str, target: str, test: str | float, drop: tuple[str, ...],
     categories: tuple[str, ...], seed: int,
 ) -> FederatedData:  # fmt: skip
-    return FederatedData.from_csv(file, client, target, test, drop=drop, categories=categories, seed=seed)
+    return FederatedData.from_csv(
+        file, client, target, test, drop=drop, categories=categories, seed=seed, verbose=False
+    )  # fmt: skip

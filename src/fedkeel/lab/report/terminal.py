@@ -96,6 +96,10 @@ def table(
         lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
     columns["at the end"] = [arm.final_text() for arm in arms]
+    by_client = any(arm.histories[0].last("client_accuracy") is not None for arm in arms)
+    if by_client:
+        for name, column in (("clients", "client_accuracy"), ("worst tenth", "client_accuracy_worst")):
+            columns[name] = [_mean_last(arm, column) for arm in arms]
     if sized:
         for name, cost, unit in (("per MB", "bytes", 1e6), ("per TFLOP", "flops", 1e12)):
             shares = [arm.per(cost, unit) for arm in arms]
@@ -123,6 +127,8 @@ def table(
             notes.append("'>' marks means in which seeds that did not reach it count with their whole run")
     if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
         notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
+    if by_client:
+        notes.append("'clients' and 'worst tenth' are means over all clients, and the worst, on their own test samples")
     if sized:
         notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")
     if timed:
@@ -131,6 +137,11 @@ def table(
         momentum = RECIPES["gel"].defaults["momentum"]
         notes.append(f"GEL sets the client momentum to {momentum:g} in {', '.join(brought)}")
     console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def _mean_last(arm: Arm, column: str) -> str:
+    found = [history.last(column) for history in arm.histories]
+    return "-" if arm.diverged or None in found else f"{statistics.mean(found):.4f}"
 
 
 def _missing(arm: Arm) -> str:
