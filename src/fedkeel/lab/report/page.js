@@ -361,9 +361,10 @@ function clientsPart(width) {
 
 function decileTable(panel) {
   const rows = panel.arms.map((arm, i) => ({ arm: i, name: doc.arms[i].name,
-    cells: arm.why ? [arm.why, "", "", "", ""] : [...[arm.worst, arm.median, arm.mean, arm.spread].map(v => v.toFixed(3)),
-      arm.lowest.map(([name, value]) => `${name} (${value.toFixed(3)})`).join(", ")] }));
-  return table(["worst tenth", "median", "mean", "spread", "lowest clients"], rows, "clients' accuracy", false);
+    cells: arm.why ? [arm.why, "", "", ""] : [arm.worst, arm.median, arm.mean, arm.spread].map(v => v.toFixed(3)) }));
+  const lowest = panel.arms.map((arm, i) => arm.why || !shown(i) ? null : make("p", { class: "faint" }, dot(i), "lowest: "
+    + arm.lowest.map(([name, value]) => `${name} (${value.toFixed(3)})`).join(", ")));
+  return make("div", {}, table(["worst tenth", "median", "mean", "spread"], rows, "clients' accuracy"), ...lowest);
 }
 
 function settingsPart() {
