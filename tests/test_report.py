@@ -182,7 +182,9 @@ def test_there_is_no_verdict_before_every_planned_arm_has_started(tmp_path: Path
     assert main(["run", "synthetic:users=8", *words]) == 0
     assert not read([out])["verdict"]["headline"].startswith("So far")
     shutil.rmtree(out / "scaffold")
-    said = read([out])["verdict"]
+    made = read([out])
+    said = made["verdict"]
+    assert made["waiting"] == 2  # so the live page does not say that all runs have ended
     assert said["headline"].startswith("So far, at round 2 of 2: fedavg 0.")
     assert "scaffold has not started." in said["points"]
     assert "4 of 6 runs have ended. The verdict follows when all of them have." in said["points"]

@@ -108,6 +108,12 @@ def test_runs_of_different_simulated_length_are_not_comparable() -> None:
     assert "5 simulated seconds and 9 simulated seconds" in " ".join(verdict.standing(groups)["points"])
 
 
+def test_before_the_end_the_headline_counts_rounds_against_no_time() -> None:
+    groups = arms([ran("a", climb(5, 5, 1.0), sim_seconds=5.0)])
+    headline = document(groups, replays=False, waiting=[("b", 0)])["verdict"]["headline"]
+    assert headline.startswith("So far, at round 5, a has a test accuracy of ")
+
+
 def test_the_live_page_has_late_and_lost_clients_and_how_far_the_clock_is() -> None:
     groups = arms([ran("a", climb(9, 9, 1.0), sim_seconds=12.0)])
     made = document(groups, replays=False)

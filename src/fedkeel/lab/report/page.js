@@ -214,11 +214,11 @@ function sortedAccuracies(panel, size) {
 
 // Tables
 
-function table(heads, rows, first, cards = true) {
+function table(heads, rows, first) {
   const head = make("tr", {}, make("th", {}, first), ...heads.map(text => make("th", {}, text)));
   const body = rows.map(({ arm, name, cells }) => make("tr", { class: shown(arm) ? null : "off" },
     make("td", {}, dot(arm), breakable(name)), ...cells.map((text, k) => make("td", { "data-head": heads[k] }, text))));
-  return make("table", { class: cards ? "cards" : null }, make("thead", {}, head), make("tbody", {}, ...body));
+  return make("table", { class: "cards" }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
 function valueTable(values) {
@@ -434,7 +434,8 @@ function livePart() {
   const running = doc.runs.filter(run => run.status === "stopped");
   const state = lost ? "The process that serves this page has ended, so the page is no longer updated. fedkeel report writes it to a file."
     : asked && running.length ? "Asked to stop: the run ends after this round, with a checkpoint, and fedkeel resume continues it."
-    : running.length ? "These runs have not ended:" : doc.runs.length ? "All runs have ended." : "No rows yet.";
+    : running.length ? "These runs have not ended:" : !doc.runs.length ? "No rows yet."
+    : doc.waiting ? `The next run is starting; ${doc.waiting} of ${doc.runs.length + doc.waiting} have not begun.` : "All runs have ended.";
   const time = s => s === null ? "" : s >= 3600 ? `${(s / 3600).toFixed(1)} h` : s >= 60 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
   const line = run => make("div", { class: "line" }, `${run.name}, seed ${run.seed}: round ${run.round}`
     + (run.limit ? "" : ` of ${run.rounds}`)

@@ -78,6 +78,7 @@ def document(
         "configuration": _configuration(groups),
         "environment": list({str(known): known for known in machines if known}.values()),
         "runs": list(chain.from_iterable(map(_progress, groups))),
+        "waiting": len(waiting),
     }
 
 

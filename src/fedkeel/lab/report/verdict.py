@@ -345,7 +345,8 @@ def _so_far(groups: Sequence[Group], metric: str, length: str) -> tuple[str, lis
     reached = max(shared)
     rows = {name: shared_rounds(histories, metric)[reached] for name, histories in kept.items()}
     means = {name: statistics.mean(row[metric] for row in some) for name, some in rows.items()}
-    where = f"So far, at round {reached} of {length.removesuffix(' rounds')}"
+    of = f" of {length.removesuffix(' rounds')}" if length.endswith(" rounds") else ""  # else a time
+    where = f"So far, at round {reached}{of}"
     if len(means) == 1:
         ((name, value),) = means.items()
         return f"{where}, {name} has a {METRICS[metric]} of {value:.4f}.", []
