@@ -13,6 +13,7 @@ import torch
 
 import fedkeel as fk
 from fedkeel.engine.flower.disk import NONE, Disk
+from fedkeel.engine.flower.orders import Order
 from fedkeel.engine.flower.replies import Expected, Refused
 from fedkeel.local import train_clients
 from fedkeel.messages import Broadcast, Facts, Memory, Plan, Update, Work
@@ -136,3 +137,13 @@ def test_a_memory_of_a_version_that_was_not_accepted_is_removed(tmp_path) -> Non
     assert disk.read(3)["scaffold"]["ci"][0, 0] == 3
     assert disk.read(5) is None and disk.read(NONE) is None
     assert not list(disk.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "change", [{"client": "../../elsewhere"}, {"training": "../x"}, {"do": "delete"}, {"dtype": "load"}, {"seed": 0.5}]
+)
+def test_an_order_that_is_none_is_refused_by_the_device(change: dict[str, Any]) -> None:
+    good = Order("train", "a1", 3, 10, -1, 0, "float32")
+    assert Order.read(good.text()) == good
+    with pytest.raises(fk.InputError, match="no order"):
+        Order.read(replace(good, **change).text())

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -92,11 +93,12 @@ class Deployment:
         write_text(self.folder / "flwr" / "config.toml", f'[superlink]\ndefault = "{CONNECTION}"\n\n{connection}')
         self.link.start()
         wait_for_port(self.port, self.link)
-        for number in range(self.nodes):
-            file = self.folder / f"node-{number}"
-            if self.tls and not file.exists():
-                keys.make_node_key(file)
-                self.flwr("supernode", "register", f"{file}.pub", CONNECTION)
+        files = [self.folder / f"node-{number}" for number in range(self.nodes)] if self.tls else []
+        new = [file for file in files if not file.exists()]
+        for file in new:
+            keys.make_node_key(file)
+        with ThreadPoolExecutor() as pool:  # each is a process that takes seconds to start
+            list(pool.map(lambda file: self.flwr("supernode", "register", f"{file}.pub", CONNECTION), new))
         for node in self.all[1:]:
             node.start()
 

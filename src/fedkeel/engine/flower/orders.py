@@ -56,7 +56,9 @@ class Order:
     def read(cls, text: str) -> Order:
         """The order of a JSON text."""
         order = cls(**json.loads(text))
-        if order.do not in (TRAIN, SURVEY) or not order.training.isalnum():
+        numbers = (order.client, order.population, order.accepted, order.seed)
+        named = order.do in (TRAIN, SURVEY) and order.dtype in ("float32", "float64") and order.training.isalnum()
+        if not named or not all(type(number) is int for number in numbers):  # they become part of a path
             raise InputError(f"This is no order of a fedkeel server: {text[:200]}")
         return order
 
