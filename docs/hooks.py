@@ -54,8 +54,9 @@ def overview() -> str:
     lines = ["# Every algorithm", "", "Each name says what it adds to FedAvg. Names combine with `+`:"]
     lines += ["`fedprox:mu=0.01+gel`. Every page is printed by `fedkeel explain NAME`, too.", ""]
     for title, known in (("Algorithms", recipes.RECIPES), ("Parts for other algorithms", recipes.PARTS)):
-        lines += [f"## {title}", "", "| name | what it adds |", "|---|---|"]
-        lines += [f"| [{name}]({name}.md) | {recipe.summary} |" for name, recipe in known.items()] + [""]
+        lines += [f"## {title}", "", "| name | what it adds | use it when |", "|---|---|---|"]
+        rows = [f"| [{name}]({name}.md) | {recipe.summary} | {ADVICE[name].use} |" for name, recipe in known.items()]
+        lines += [*rows, ""]
     return "\n".join(lines)
 
 

@@ -10,7 +10,11 @@ import pytest
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+EXTRA = {"own_huggingface"}  # make test installs nothing for them
+CASES = [pytest.param(path, id=path.stem, marks=[pytest.mark.extra] if path.stem in EXTRA else []) for path in EXAMPLES]
+
+
+@pytest.mark.parametrize("example", CASES)
 def test_an_example_runs_and_is_short(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         runpy.run_path(str(example), run_name="__main__")

@@ -273,7 +273,7 @@ class FederatedData:
     def for_workers(self) -> Self:
         """The same data without test and validation sets, which only the server needs."""
         same = copy.copy(self)
-        same.test = same.validation = same.client_test = None
+        same.test = same.validation = same.client_test = same.table = None
         return same
 
     def tested_on(self, samples: int) -> Self:
