@@ -204,6 +204,10 @@ class FederatedData:
 
         They become `[3, size, size]` in 0..1: the largest square in the middle, scaled. Classes are numbered by sorted
         name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow: `pip install "fedkeel[images]"`.
+
+        >>> FederatedData.from_folder("/nowhere", size=32)
+        Traceback (most recent call last):
+        fedkeel.errors.InputError: /nowhere is not a folder.
         """
         found = picture_folders.read_folder(path, size, partition is None)
         tested = None if test is None else picture_folders.read_folder(test, size, False, found.classes)
