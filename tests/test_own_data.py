@@ -71,6 +71,14 @@ def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_pat
     assert "test: 1 texts that are blank or not in the training file" in capsys.readouterr().err
 
 
+def test_a_column_that_looks_like_a_name_is_remarked_upon(tmp_path, capsys):
+    rows = "".join(f"{i},a,{i % 7},{i % 2}\n" for i in range(30))
+    (tmp_path / "a.csv").write_text("id,c,x,y\n" + rows)
+    FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
+    said = [line for line in capsys.readouterr().err.splitlines() if "every row has another number" in line]
+    assert len(said) == 1 and "'id'" in said[0]
+
+
 def test_columns_may_be_left_out_or_be_names(file):
     data = FederatedData.from_csv(file, "site", "ill", drop=["age"], verbose=False)
     assert data.x.shape == (20, 2)

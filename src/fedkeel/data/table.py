@@ -117,7 +117,7 @@ class Table:
         train, about = self.raw["train"], self.preparation
         blank = train.isnan().sum(0).tolist()
         lines = []
-        for column, count in zip(about.columns, blank, strict=True):
+        for column, count, values in zip(about.columns, blank, train.T, strict=True):
             name = f"{column.name!r:.60}"
             if column.values is not None:
                 shown = ", ".join(column.values[:6]) + (", ..." if len(column.values) > 6 else "")
@@ -126,12 +126,20 @@ class Table:
                 )
                 continue
             done = f"scaled by mean {column.mean:.4g} and deviation {column.deviation:.4g}" if about.scale else "as is"
-            lines.append(f"{name}: numbers, {done}" + _blanks(count, f"the mean {column.mean:.4g}"))
+            filled = _blanks(count, f"the mean {column.mean:.4g}")
+            lines.append(f"{name}: numbers, {done}{filled}{_name_like(values)}")
         for part, rows in self.raw.items():
             strange = int((rows.isnan().sum(0)[[c.values is not None for c in about.columns]]).sum())
             if part != "train" and strange:
                 lines.append(f"{part}: {strange} texts that are blank or not in the training file became 0 in all")
         return "\n".join([*lines, f"fitted on {len(train):,} training rows"])
+
+
+def _name_like(values: Tensor) -> str:
+    """A remark about whole numbers of which every row has another one."""
+    whole = len(values) > 20 and bool((values == values.round()).all())
+    alike = whole and len(values.unique()) == len(values)
+    return "; every row has another number: leave it out with drop if it is a name" if alike else ""
 
 
 def _blanks(count: int, became: str) -> str:
