@@ -138,7 +138,7 @@ class Table:
 def _name_like(values: Tensor) -> str:
     """A remark about whole numbers of which every row has another one."""
     whole = len(values) > 20 and bool((values == values.round()).all())
-    alike = whole and len(values.unique()) == len(values)
+    alike = whole and len(set(values.tolist())) == len(values)
     return "; every row has another number: leave it out with drop if it is a name" if alike else ""
 
 
