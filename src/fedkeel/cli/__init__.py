@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from ..errors import FedkeelError, InputError, StabilityWarning
 from ..run.signals import ALL, handling
 from ..version import __version__
-from . import compare, data, deploy, explain, export, plot, report, reproduce, resume, run, sweep, world
+from . import compare, data, deploy, explain, export, plot, report, reproduce, resume, run, submit, sweep, world
 from . import list as list_
 
 
@@ -43,7 +43,8 @@ def parser() -> Parser:
     made = Parser(prog="fedkeel", description="Federated learning on an even keel.")
     made.add_argument("--version", action="version", version=f"fedkeel {__version__}")
     commands = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for module in (run, resume, compare, list_, explain, report, plot, export, sweep, reproduce, data, world, deploy):
+    known = (run, resume, compare, list_, explain, report, plot, export, sweep, reproduce, submit, data, world, deploy)
+    for module in known:
         module.add_command(commands)
     return made
 

@@ -1,0 +1,79 @@
+"""Job arrays, by submitit's executor for this machine: a preempted job goes on, with the bits of a local run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedkeel as fk
+from fedkeel.cli import main
+from fedkeel.files import read_json
+from fedkeel.lab import submit
+
+COMMAND = ["run", "synthetic", "fedavg", "gel", "--rounds", "60", "--checkpoint-every", "5"]
+
+
+def test_a_missing_submitit_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert main(["submit", "slurm", "--minutes", "5", "--", *COMMAND, "--out", str(tmp_path / "runs")]) == 1
+    assert 'pip install "fedkeel[slurm]"' in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_only_commands_that_train_can_be_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "slurm", "--", "list"]) == 2
+    assert "after --" in capsys.readouterr().err
+
+
+def working_on(folder: Path) -> list[int]:
+    """The processes in which jobs of this array run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_text()
+        except OSError:  # it has ended
+            continue
+        if "submitit.core._submit" in line and str(folder) in line:
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # submitit does not wait for the processes it starts
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_job_that_is_preempted_goes_on_and_ends_with_the_bits_of_a_local_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("submitit")
+    out = tmp_path / "runs"
+    assert main(["submit", "local", "--minutes", "10", "--", *COMMAND, "--out", str(out)]) == 0
+    assert len(read_json(submit.beside(out) / submit.ARRAY)["jobs"]) == 2
+    end, preempted = time.monotonic() + 200, False
+    try:
+        while sum("done (" in state for _, state in submit.states(out)) < 2:
+            assert time.monotonic() < end
+            if not preempted and all((out / name / "seed-0" / "checkpoint").exists() for name in ("fedavg", "gel")):
+                for process in working_on(submit.beside(out)):  # as SLURM does before the end of a job's time
+                    os.kill(process, signal.SIGUSR2)
+                    preempted = True
+            time.sleep(0.2)
+    finally:
+        for process in working_on(submit.beside(out)):
+            os.kill(process, signal.SIGKILL)
+    logs = "".join(file.read_text() for file in (submit.beside(out) / "logs").glob("*_log.*"))
+    assert preempted and logs.count("Requeued job") >= 1
+    assert main(["submit", "status", str(out)]) == 0
+    assert "fedavg #0" in capsys.readouterr().out
+    assert main(["resume", str(out)]) == 0  # gathers
+    assert (out / "summary.json").exists()
+    for name in ("fedavg", "gel"):
+        straight = fk.train(fk.tasks.synthetic(), name, rounds=60)
+        assert torch.equal(fk.load(out / name / "seed-0").params, straight.params)
