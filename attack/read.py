@@ -36,7 +36,7 @@ from formats import FORMATS, NUMBERS
 
 from fedkeel.errors import InputError
 
-PATIENCE = 20  # seconds a case may take
+PATIENCE = 120  # seconds a case may take, on a machine that may be busy with other work
 GROWTH = 2**30  # bytes of memory a case may need
 TEXT = (".json", ".jsonl", ".csv", ".arff", ".data", ".xml", ".txt", ".word_count", "")
 TOKENS = [
