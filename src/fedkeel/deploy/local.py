@@ -152,6 +152,9 @@ def train_on(
 
     row: called with every history row.
     """
+    if _server_lives(out):
+        raise InputError(f"A process trains in {out} already.")
+    _end_server(out)  # an earlier one, which was killed, is still named there
     run = deployment.submit(app, {**config, "out": str(out)})
     checked, shown, tries = time.monotonic(), 0, 0
     began = 0  # rows when the run was submitted
