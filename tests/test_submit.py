@@ -13,7 +13,7 @@ import torch
 
 import fedkeel as fk
 from fedkeel.cli import main
-from fedkeel.files import read_json
+from fedkeel.files import read_json, write_json
 from fedkeel.lab import submit
 
 COMMAND = ["run", "synthetic", "fedavg", "gel", "--rounds", "60", "--checkpoint-every", "5"]
@@ -31,6 +31,27 @@ def test_a_missing_submitit_says_how_to_install_it(
 def test_only_commands_that_train_can_be_submitted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "slurm", "--", "list"]) == 2
     assert "after --" in capsys.readouterr().err
+
+
+def test_a_job_that_would_be_signalled_while_it_starts_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "slurm", "--minutes", "2", "--", *COMMAND, "--out", str(tmp_path / "runs")]) == 2
+    assert "--minutes must be at least 5" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_queue_is_asked_without_slurms_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for squeue: CI has no SLURM."""
+    out, tools = tmp_path / "runs", tmp_path / "bin"
+    tools.mkdir()
+    (tools / "squeue").write_text('#!/bin/sh\n[ "$3" = --jobs=7 ] && echo "7_0 RUNNING"\n')
+    (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    jobs = [{"algorithm": "gel", "seed": n, "folder": f"gel/seed-{n}", "job": f"7_{n}"} for n in range(2)]
+    submit.beside(out).mkdir()
+    write_json(submit.beside(out) / submit.ARRAY, {"where": "slurm", "jobs": jobs})
+    assert submit.states(out) == [("gel #0", "not begun (running)"), ("gel #1", "not begun (not in the queue)")]
 
 
 def working_on(folder: Path) -> list[int]:

@@ -40,8 +40,11 @@ def add_command(commands: Any) -> None:
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel submit slurm -- ...`."""
     from ..errors import InputError
+    from ..lab.submit import LEAST
     from . import parser
 
+    if arguments.where == "slurm" and arguments.minutes < LEAST:
+        raise InputError(f"--minutes must be at least {LEAST}, since a job is queued again 90 seconds before its end.")
     if not arguments.command or arguments.command[0] not in ("run", "sweep", "reproduce"):
         raise InputError("Give a command after --: fedkeel submit slurm -- run synthetic fedavg gel --seeds 20.")
     wanted = parser().parse_args(arguments.command)

@@ -7,6 +7,7 @@ beside the runs, together with the logs and with submitit's own files.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +23,7 @@ from .study import Study, one_run
 
 ARRAY = "array.json"
 SIGNAL = 90  # seconds before the end of a job's time at which it is queued again
+LEAST = 5  # minutes of a job; SLURM may signal a minute early, and a process that is still starting dies of it
 
 
 def beside(out: Path) -> Path:
@@ -102,10 +104,12 @@ def _panel(about: dict[str, Any], panel: str) -> str:
 def states(out: Path) -> list[tuple[str, str]]:
     """The name of each job of an array, and what has become of it."""
     about = read_json(beside(out) / ARRAY)
+    sent = [job["job"] for job in about["jobs"] if "job" in job]
+    queue = _in_slurm(sent) if about["where"] == "slurm" else _here(out, sent)
     found = []
     for job in about["jobs"]:
         name = job.get("panel") or f"{job['algorithm']} #{job['seed']}"
-        found.append((name, f"{_state(out, job)} ({_queue(out, about['where'], job)})"))
+        found.append((name, f"{_state(out, job)} ({queue.get(job.get('job', ''), 'not in the queue')})"))
     return found
 
 
@@ -119,8 +123,21 @@ def _state(out: Path, job: dict[str, Any]) -> str:
     return "not begun" if row is None else f"round {row['round']}"
 
 
-def _queue(out: Path, where: str, job: dict[str, Any]) -> str:
-    """What SLURM says of the job."""
-    submitit = library()
-    kind = submitit.SlurmJob if where == "slurm" else submitit.LocalJob
-    return str(kind(beside(out) / "logs", job["job"]).state).lower() if "job" in job else "being sent"
+def _in_slurm(jobs: Sequence[str]) -> dict[str, str]:
+    """What SLURM's queue says of these jobs; those that have ended are not in it. Accounting, which submitit would ask,
+    is often switched off.
+    """
+    arrays = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    command = ["squeue", "--noheader", "--array", f"--jobs={arrays}", "--format=%i %T"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise InputError(f"SLURM's command squeue cannot be run here: {error}.") from error
+    rows = (line.split() for line in answer.stdout.splitlines())  # an error: SLURM has forgotten the array
+    return {row[0]: row[1].lower() for row in rows if len(row) == 2}
+
+
+def _here(out: Path, jobs: Sequence[str]) -> dict[str, str]:
+    """What has become of jobs that are processes of this machine."""
+    local = library().LocalJob
+    return {job: str(local(beside(out) / "logs", job).state).lower() for job in jobs}
