@@ -93,6 +93,12 @@ def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, t
     assert found == [data.class_names[number] for number in best]
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["classes"] == ["no", "yes"] and about["run"]["algorithm"] == "fedavg"
+    (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,old\n")
+    failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert failed.returncode == 1 and failed.stderr == f"{command[-1]}: row 2, column 'age': 'old' is not a number\n"
+    (tmp_path / "rows.csv").write_text("sex\nf\n")
+    failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert failed.stderr == f"{command[-1]}: row 1 has no value for the column 'age'\n"
 
 
 class Two(nn.Module):
