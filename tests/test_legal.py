@@ -200,7 +200,8 @@ def test_every_warning_of_an_algorithm_is_given() -> None:
     (cyclic,) = legal.warnings_of(fk.algorithm("fedhbm:beta=1.08"), 0.1, 8)
     assert "k (1/C - 1)" in cyclic
     (unknown,) = legal.warnings_of(fk.algorithm("fedhbm"), 1.0, float("inf"))
-    assert "k=1.718" in unknown
+    assert "= 1.718 >= 1" in unknown and "use beta=0.69 or less" in unknown
+    assert legal.warnings_of(fk.algorithm("fedhbm:beta=0.69"), 1.0, float("inf")) == []
 
 
 class Stacking(fk.Uniform):

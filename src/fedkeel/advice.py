@@ -74,7 +74,10 @@ ADVICE: dict[str, Advice] = {
         "cohorts change with time so that clients of tau rounds ago no longer stand for the rest",
     ),
     "localghbm": Advice("as for ghbm where a client can keep a model: nothing more is sent", STATEFUL),
-    "fedhbm": Advice("as for ghbm without its extra vector in the message: clients keep their own", STATEFUL),
+    "fedhbm": Advice(
+        "as for ghbm without its extra vector in the message: clients keep their own",
+        f"{STATEFUL}; nor with beta=1 where all take part in every round: it then diverges",
+    ),
     "gel": Advice(
         "devices run out of budget before they have done the steps that you would like",
         "you have not looked at server_lr=match-gel: a longer server step alone may do as well; not without momentum",

@@ -29,7 +29,10 @@ GEL_PAPERS = (
     "Dhasade, Kermarrec & Pires 2021, Guess what? You can boost federated learning for free (arXiv 2110.11486)\n"
     "Boukhari et al. 2025, Boosting resource-constrained federated learning systems with guessed updates (TPDS)"
 )
-GHBM_PAPER = "Zaccone, Masone & Ciccone, Generalized heavy-ball momentum (arXiv 2311.18578; TMLR 2025)"
+GHBM_PAPER = (
+    "Zaccone, Masone & Ciccone, Communication-Efficient Heterogeneous Federated Learning with Generalized Heavy-Ball "
+    "Momentum (arXiv 2311.18578; TMLR 2025)"
+)
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
 WIDTHS_PAPER = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
 SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
@@ -191,7 +194,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.FedHBM: Explained(
         GHBM_PAPER,
         {
-            "gradient": "p <- y - a_i        (p = 0 at the first visit, with first=none)",
+            "gradient": "p <- y - a_i        (first visit: p = 0; first=shared: a_i = x_0; first=random: a draw)",
             "step": f"y <- y + (beta s / J_i) p        ({SCALE})",
             "finish": "a_i <- y",
         },

@@ -225,11 +225,25 @@ def _warn_fedhbm(rule: rules.FedHBM, algorithm: Algorithm, participation: float,
     s = participation if rule.scale == "participation" else 1.0
     k = math.expm1(steps * math.log1p(rule.beta * s / steps)) if math.isfinite(steps) else math.expm1(rule.beta * s)
     if k >= 1:
-        return f"FedHBM with beta={rule.beta:g}, s={s:g}: k={k:.3f} >= 1, so deviations grow at every visit."
+        calm = _calm(s, steps, 1.0)
+        return (
+            f"FedHBM with beta={rule.beta:g}, s={s:g}: k = (1 + beta s/J)^J - 1 = {k:.3f} >= 1, so a client's "
+            f"deviation from the others grows at every visit; use beta={calm:g} or less, or a smaller cohort."
+        )
     cyclic = k * (1 / participation - 1)
     if cyclic >= 1 and rule.scale == "participation":
-        return f"FedHBM with beta={rule.beta:g}, C={participation:g}: k (1/C - 1) = {cyclic:.3f} >= 1 may diverge."
+        calm = _calm(s, steps, participation / (1 - participation))
+        return (
+            f"FedHBM with beta={rule.beta:g}, C={participation:g}: k (1/C - 1) = {cyclic:.3f} >= 1 may diverge, with "
+            f"k = (1 + beta C/J)^J - 1; use beta={calm:g} or less."
+        )
     return None
+
+
+def _calm(s: float, steps: float, k: float) -> float:
+    """FedHBM's beta a little below the one with (1 + beta s/J)^J - 1 = k, in hundredths."""
+    beta = (steps * math.expm1(math.log1p(k) / steps) if math.isfinite(steps) else math.log1p(k)) / s
+    return max(0.0, math.ceil(100 * beta - 1) / 100)
 
 
 ONE_RATE = _needs_rate(
