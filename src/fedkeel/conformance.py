@@ -225,7 +225,8 @@ def choices(algorithm: Algorithm | str, seed: int) -> dict[str, Any]:
     ['batches', 'budgets', 'cohorts', 'initial model']
     """
     plain, batches = toy(), []
-    numbered = FederatedData(plain.data.x, torch.arange(len(plain.data.y)), plain.data.offsets)
+    numbers = torch.arange(len(plain.data.y))
+    numbered = FederatedData(plain.data.x, numbers, plain.data.offsets, test=(plain.data.x[:1], numbers[:1]))
 
     def loss(output: Tensor, number: Tensor) -> Tensor:
         if torch.is_grad_enabled():
