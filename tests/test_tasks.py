@@ -130,6 +130,15 @@ def test_the_shipped_digits_are_the_1797_of_uci():
     assert fk.train(fk.tasks.digits(), "fedavg", fk.World(cohort=25), rounds=40).history[-1]["accuracy"] > 0.75
 
 
+def test_digits_take_a_model_of_the_users_own():
+    def my_cnn():
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10))
+
+    task = fk.tasks.digits(clients=10, model=my_cnn)
+    assert task.name == "digits:clients=10,model=my_cnn" and task.lr == fk.tasks.digits().lr
+    assert len(fk.train(task, "fedavg", fk.World(cohort=2), rounds=1).params) == 20 + 730
+
+
 def cifar_files(folder, rng, classes=10):
     rows = rng.integers(0, 256, (60, 3072 + (1 if classes == 10 else 2)), dtype=np.uint8)
     rows[:, 0] = np.arange(60) % 10

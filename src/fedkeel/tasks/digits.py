@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 from importlib.resources import files
+from typing import Literal
 
 import numpy as np
 
@@ -11,14 +12,19 @@ from ..data.scaling import Scaling
 from ..models.linear import softmax_regression
 from ..task import Task, cross_entropy
 from ..world import Epochs
-from .naming import named
+from .naming import named, takes_model
 from .splitting import dealt
 
 
-def digits(alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet", seed: int = 0) -> Task:
+@takes_model
+def digits(
+    alpha: float = 0.3, clients: int = 50, partition: str = "dirichlet",
+    model: Literal["softmax_regression"] = "softmax_regression", seed: int = 0,
+) -> Task:  # fmt: skip
     """1,797 digits of 8x8 pixels, no download: softmax regression (650 parameters) on 50 clients.
 
-    A fixed fifth of the digits is the test set. seed: of the partition.
+    A fixed fifth of the digits is the test set. model: in Python also a function that makes an `nn.Module` for inputs
+    `[batch, 1, 8, 8]`. seed: of the partition.
     (Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits, UCI, CC BY 4.0.)
 
     >>> task = digits()
