@@ -245,6 +245,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         ("", "has no rows"),
         ("c,x,x,y\na,1,1,0\n", "two columns of one name"),
         ("client,x,y\na,1,0\n", "Unknown column 'c'"),
+        ("c;x;y\na;1;0\n", "one column, with semicolons in its name; save it with commas"),
         (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
         ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),

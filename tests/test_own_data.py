@@ -224,6 +224,10 @@ def test_a_csv_file_is_a_task_of_the_command_line_and_its_runs_can_be_repeated(f
     assert not capsys.readouterr().err  # only the command says what was done, and only where it trains
     assert main(["run", run.config["task"], "fedavg", "--rounds", "1", "--out", str(tmp_path / "more")]) == 0
     assert "'age': numbers, scaled by mean" in capsys.readouterr().err
+    words = ["run", run.config["task"], "fedavg", "--rounds", "1", "--client-test", "0.25"]
+    assert main([*words, "--out", str(tmp_path / "own")]) == 0
+    used = len(task.held_out(0.25, "client_test").data.x)
+    assert f"fitted on {used} training rows" in capsys.readouterr().err and used < len(task.data.x)
     with pytest.raises(fk.InputError, match="write csv:file="):
         fk.tasks.get("csv")
     (tmp_path / "doses.csv").write_text("c,x,dose\n" + "".join(f"a,{i},{i / 4}\n" for i in range(10)))

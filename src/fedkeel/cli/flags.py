@@ -96,11 +96,15 @@ def terminal() -> Console:
     return console if console.is_terminal else Console(width=110)  # a file or a pipe has no width
 
 
-def say_preparation(task: str) -> None:
-    """Print on stderr how the columns of a table of the user's own become inputs; nothing for other tasks."""
+def say_preparation(task: str, study: Study | None = None) -> None:
+    """Print on stderr how the columns of a table of the user's own become inputs; nothing for other tasks.
+
+    study: what keeps some of the rows from training.
+    """
     from .. import grammar, tasks
     from ..data.csv_files import csv_summary
 
     name, values = grammar.parse(task)[0]
     if name == "csv":
-        print(csv_summary(str(values.get("file")), tasks.get(task).data), file=sys.stderr)
+        made = tasks.get(task) if study is None else study.prepared(tasks.get(task))
+        print(csv_summary(str(values.get("file")), made.data), file=sys.stderr)

@@ -86,7 +86,7 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
     from ..lab.report.progress import Watching
 
     messages = Console(stderr=True)
-    flags.say_preparation(study.task)
+    flags.say_preparation(study.task, study)
     with Watching(study, messages, arguments.verbose) as watching, _live_page(out, arguments.ui, messages):
         try:
             arms = studies.carry_out(study, out, watching.row, watching.began)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ def csv_rows(
     with naming(path):
         for name in (client, target, *drop, *categories):
             if name not in columns:
-                raise no_column(name, columns)
+                raise no_separator(columns) or no_column(name, columns)
         if client == target:
             raise InputError(f"The client column and the target column are both '{client}'.")
         for name in (client, target):
@@ -78,6 +78,15 @@ def csv_rows(
     if test is not None:
         raw["test"], test_y = _test_rows(test, about, target, names)
     return Rows(clients, targets(raw_y, names, "training"), Table(raw, about), class_names(names), test_y)
+
+
+def no_separator(columns: Collection[str]) -> InputError | None:
+    """The error for a file whose values have something else than commas between them, where it looks like one."""
+    (header, *others) = columns
+    for mark, word in ((";", "semicolons"), ("\t", "tabs")):
+        if not others and mark in header:
+            return InputError(f"It has one column, with {word} in its name; save it with commas between the values.")
+    return None
 
 
 def _test_rows(path: Place, about: Preparation, target: str, names: Array) -> tuple[Tensor, Array]:
@@ -100,6 +109,8 @@ def csv_summary(path: Place, data: FederatedData) -> str:
     """What `from_csv` did, in lines."""
     assert data.table is not None
     tested = "no test rows" if data.test is None else f"{len(data.test[0]):,} test rows"
+    for part, use in ((data.client_test, "tests of clients"), (data.validation, "validation")):
+        tested += "" if part is None else f", {len(part[0]):,} rows for {use}"
     names = "numbers" if data.class_names is None else f"classes {', '.join(data.class_names[:10])}"
     head = f"{os.fspath(path)}: {len(data):,} clients, {len(data.x):,} training rows, {tested}; targets: {names}"
     return head + "".join(f"\n  {line}" for line in str(data.table).splitlines())
