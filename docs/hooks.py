@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 import fedkeel as fk
 from fedkeel import grammar, recipes
-from fedkeel.advice import ADVICE
+from fedkeel.advice import ADVICE, STATEFUL
 from fedkeel.errors import InputError
 from fedkeel.explain import explain
 from fedkeel.lab.reproduce import plan
@@ -72,13 +72,25 @@ def algorithm_page(name: str, studies: list[str]) -> str:
         lines += ["## Its keys", "", "| key | default |", "|---|---|"]
         lines += [f"| `{key}` | `{value}` |" for key, value in recipe.keys.items()] + [""]
     lines += code_of(text)
-    lines += ["## Try it", "", f"    fedkeel run synthetic fedavg {text} --rounds 50", ""]
+    often = advice.avoid.startswith(STATEFUL)  # what clients remember is of use at their second visit
+    lines += ["## Try it", ""]
+    lines += [
+        f"    fedkeel run {'blobs-wide' if often else 'synthetic'} fedavg {text} --rounds 50{' --cohort 4' * often}",
+        "",
+    ]
     refused = refusals(text)
     if refused:
         lines += ["## Not together with", "", *(f"- `{other}`: {why}" for other, why in refused.items()), ""]
     if studies:
-        lines += ["## Results", "", *(f"- [{study}](../results/{study}.md)" for study in studies), ""]
+        lines += ["## Results", "", *(result(study) for study in studies), ""]
     return "\n".join(lines)
+
+
+def result(study: str) -> str:
+    """A study's title, linked, and below it what its page says first: what holds, and what is not run."""
+    title, _, *said = (ROOT / "docs" / "results" / f"{study}.md").read_text().splitlines()
+    found = [f"    {line}" for line in said if line.startswith("- ")]
+    return "\n".join([f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}", *found])
 
 
 def code_of(text: str) -> list[str]:

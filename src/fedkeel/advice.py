@@ -25,7 +25,7 @@ ADVICE: dict[str, Advice] = {
         "you start: it keeps nothing, sends one model each way, and everything else is compared with it",
         "clients hold different labels and do many local steps: their models drift apart",
     ),
-    "sgd": Advice("you look for FedAvg under this name: they are the same", "as for fedavg"),
+    "sgd": Advice("you look for FedAvg under this name: they are the same", "fedavg is no good choice either"),
     "fedavgcm": Advice("you want more speed for free: client momentum costs no bytes and no memory", MOMENTUM),
     "fedavgm": Advice(
         "cohorts are small, so that the update changes direction from round to round",
@@ -41,7 +41,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "fedadagrad": Advice("gradients are sparse, as with words: rare parameters get larger steps", SERVER_STEP),
     "fedadam": Advice("scales of parameters differ much, as in language models", SERVER_STEP),
-    "fedyogi": Advice("as for fedadam, where updates vary much from round to round", SERVER_STEP),
+    "fedyogi": Advice("you would use fedadam, and updates vary much from round to round", SERVER_STEP),
     "scaffold": Advice(
         "data differ between clients and the same clients come back often: it corrects drift exactly",
         f"{STATEFUL}; it also sends two vectors each way",
@@ -50,33 +50,33 @@ ADVICE: dict[str, Advice] = {
         "data differ between clients and rounds are many: its fixed point is the optimum",
         f"{STATEFUL}; with few of many clients in a round the model's norm can grow",
     ),
-    "adabest": Advice("as for feddyn with few of many clients in a round: its estimates forget", STATEFUL),
+    "adabest": Advice("you would use feddyn with few of many clients in a round: its estimates forget", STATEFUL),
     "mime": Advice(
         "you want the path of a centralised optimizer and can pay a full local gradient in every round",
         "devices are slow or the pace is asynchronous: every round asks clients twice",
     ),
-    "mimemom": Advice("as for mime, with momentum on the server", "as for mime"),
+    "mimemom": Advice("you would use mime, with momentum on the server", "mime is no good choice either"),
     "mimelite": Advice(
-        "as for mime without its correction: no control variates are sent",
-        "devices are slow: as for mime",
+        "you would use mime, without its correction: no control variates are sent",
+        "devices are slow, as with mime",
     ),
-    "mimelitemom": Advice("as for mimelite, with momentum on the server", "as for mimelite"),
+    "mimelitemom": Advice("you would use mimelite, with momentum on the server", "mimelite is no good choice either"),
     "fedcm": Advice(
         "few of many clients take part and may keep nothing: the server sends the last global direction",
         "data differ so much that the last cohort's direction misleads the next one; ghbm averages over more rounds",
     ),
     "fedadc": Advice(
-        "as for fedcm, with the direction also in the server's own momentum",
+        "you would use fedcm, with the direction also in the server's own momentum",
         "you cannot tune two momenta together",
     ),
     "ghbm": Advice(
         "clients hold different labels and few take part: momentum over tau rounds sees them all, with no client state",
         "cohorts change with time so that clients of tau rounds ago no longer stand for the rest",
     ),
-    "localghbm": Advice("as for ghbm where a client can keep a model: nothing more is sent", STATEFUL),
+    "localghbm": Advice("you would use ghbm, and clients can keep a model: nothing more is sent", STATEFUL),
     "fedhbm": Advice(
-        "as for ghbm without its extra vector in the message: clients keep their own",
-        f"{STATEFUL}; nor with beta=1 where all take part in every round: it then diverges",
+        "you would use ghbm, and clients can keep their own last model: nothing more is sent",
+        f"{STATEFUL}; nor when all take part in every round, with beta=1: it then diverges",
     ),
     "gel": Advice(
         "devices run out of budget before they have done the steps that you would like",
@@ -102,13 +102,15 @@ ADVICE: dict[str, Advice] = {
         "some devices cannot hold the model: they train a narrower one",
         "all devices can hold it; or the model has buffers or several inputs, which levels refuse",
     ),
-    "scalefl": Advice("as for heterofl, where early exits are useful by themselves", "as for heterofl"),
+    "scalefl": Advice(
+        "you would use heterofl, and early exits are useful by themselves", "heterofl is no good choice either"
+    ),
     "fedbuff": Advice(
         "slow devices hold up every round and you have many clients: the server does not wait for them",
         "every client matters equally: fast devices report more often",
     ),
     "fedasync": Advice(
-        "as for fedbuff, with a server step at every arrival",
+        "you would use fedbuff, with a server step at every arrival",
         "updates are noisy or many clients are stale",
     ),
     "median": Advice("some clients may send anything: it takes the median of each parameter", WHOLE),
@@ -117,13 +119,13 @@ ADVICE: dict[str, Advice] = {
         "a few clients may be bad and the others agree",
         f"data differ much: it keeps one client's update. {WHOLE}",
     ),
-    "multikrum": Advice("as for krum, with the mean of several updates", "as for krum"),
+    "multikrum": Advice("you would use krum, with the mean of several updates", "krum is no good choice either"),
     "guard": Advice(
         "a client may send updates far larger than all others, by mistake",
         "attackers know of it: it looks at norms alone",
     ),
     "buffered": Advice(
         "any algorithm that keeps to the rules of asynchrony should not wait for slow devices",
-        "as for fedbuff",
+        "fedbuff is no good choice either",
     ),
 }
