@@ -374,6 +374,13 @@ def test_a_configuration_names_what_the_task_is_made_of(saved: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_script_that_saves_again_is_told_how_in_python(compared: fk.Comparison, tmp_path: Path) -> None:
+    compared.save(tmp_path / "twice")
+    with pytest.raises(fk.InputError, match=r"is not empty.*overwrite=True"):
+        compared.save(tmp_path / "twice")
+    assert compared.save(tmp_path / "twice", overwrite=True).is_dir()
+
+
 def test_runs_of_other_models_are_no_repetitions(tmp_path: Path) -> None:
     fk.train(own_task(), "fedavg", WORLD, rounds=2, seed=0).save(tmp_path / "one")
     fk.train(own_task(model=lambda: nn.Linear(60, 5)), "fedavg", WORLD, rounds=2, seed=1).save(tmp_path / "two")

@@ -124,7 +124,9 @@ def check_new(folder: Path, overwrite: bool) -> None:
     if not folder.exists() or not any(name != MARK for name in os.listdir(folder)):
         return
     if not overwrite:
-        raise InputError(f"{folder} is not empty. Choose another --out, or add --overwrite.")
+        raise InputError(
+            f"{folder} is not empty. Choose another --out, or add --overwrite (in Python: overwrite=True)."
+        )
     if folder.is_symlink():
         raise InputError(f"{folder} is a link, so it is not emptied. Choose another --out.")
     if Path.cwd().is_relative_to(folder.resolve()):
