@@ -23,7 +23,7 @@ test-all: test extras flower ray docs
 
 extras: $(STAMP)
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[hf,onnx,notebook]"
-	$(BIN)/pytest -q -m extra tests
+	$(BIN)/pytest -q -n 2 -m extra tests
 
 flower: $(STAMP)
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[flower]"

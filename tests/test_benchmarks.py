@@ -16,6 +16,7 @@ import fedkeel as fk
 from fedkeel.engine import kernels
 
 COMPILER = os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))
+pytestmark = pytest.mark.extra  # they start many processes
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 

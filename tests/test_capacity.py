@@ -150,6 +150,7 @@ SCALEFL = {  # trained parameters with 10 and with 100 classes, and million prod
 }  # fmt: skip
 
 
+@pytest.mark.extra  # slow
 @pytest.mark.parametrize("name", SCALEFL)
 def test_scalefls_levels_have_the_papers_sizes(name):
     few, many, products = SCALEFL[name]

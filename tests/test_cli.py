@@ -203,7 +203,7 @@ def test_verbose_says_which_engine_was_chosen_and_why(tmp_path: Path, capsys: py
         (["synthetic", "fedavg", "gel", "--batch-size", "0"], "'batch_size' parameter of train must be"),
         (["synthetic", "fedavg", "gel", "--eval-every", "0"], "'eval_every' parameter of train must be"),
         (["--config", "any.json", "--rounds", "9", "--eval-every", "2"], "leave out --rounds, --eval-every"),
-        (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial', 'batched' or 'probe'"),
+        (["synthetic", "fedavg", "--engine", "warp"], "'auto', 'serial', 'batched', 'probe' or 'ray'"),
         (["synthetic", "fedavg:momentum=0+gel"], "give momentum=0.9"),
         (["synthetic", "gel:client=adam,steps=inf"], "never settle"),
         (["synthetic", "gel", "--budget", "2e"], "--expected-steps"),

@@ -78,6 +78,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extra  # slow
 def test_a_new_setting_is_one_line(tmp_path: Path) -> None:
     package = Path(fk.__file__).parent
     copy = tmp_path / "src" / "fedkeel"

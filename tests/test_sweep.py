@@ -173,6 +173,7 @@ def shorten(out: Path, let_end: Any) -> int:
     return rounds
 
 
+@pytest.mark.extra  # slow
 def test_a_sweep_goes_on_bit_for_bit_whatever_stopped_it(tmp_path: Path, let_end: Any) -> None:
     """One sweep, since its processes take long to start: a child dies, a file `stop`, Ctrl-C, and a kill."""
     out = tmp_path / "d"

@@ -10,7 +10,7 @@ import torch
 import fedkeel as fk
 from fedkeel import conformance
 from fedkeel.conformance import quadratics, toy, toy_world, witnessed
-from fedkeel.engine import threads
+from fedkeel.engine import chunks
 from fedkeel.messages import cost
 
 
@@ -127,7 +127,7 @@ def test_a_rule_without_a_penalty_is_asked_for_one():
 
 
 def test_uncounted_bytes_are_caught(monkeypatch):
-    monkeypatch.setattr(threads, "cost", lambda *messages: cost(*messages) | {"bytes_up": 1})
+    monkeypatch.setattr(chunks, "cost", lambda *messages: cost(*messages) | {"bytes_up": 1})
     with pytest.raises(AssertionError, match="bytes_up"):
         conformance.check_bytes("fedavg")
 

@@ -91,14 +91,16 @@ class Deployment:
         secure = f'root-certificates = "{self.folder / "ca.crt"}"' if self.tls else "insecure = true"
         connection = f'[superlink.{CONNECTION}]\naddress = "{HOST}:{self.port}"\n{secure}\n'
         write_text(self.folder / "flwr" / "config.toml", f'[superlink]\ndefault = "{CONNECTION}"\n\n{connection}')
+        for file in self.folder.glob("superlink.db*"):
+            file.unlink()  # Flower would start runs again that an interrupt left there; ours go on from the checkpoint
         self.link.start()
         wait_for_port(self.port, self.link)
         files = [self.folder / f"node-{number}" for number in range(self.nodes)] if self.tls else []
-        new = [file for file in files if not file.exists()]
-        for file in new:
-            keys.make_node_key(file)
+        for file in files:
+            if not file.exists():
+                keys.make_node_key(file)
         with ThreadPoolExecutor() as pool:  # each is a process that takes seconds to start
-            list(pool.map(lambda file: self.flwr("supernode", "register", f"{file}.pub", CONNECTION), new))
+            list(pool.map(lambda file: self.flwr("supernode", "register", f"{file}.pub", CONNECTION), files))
         for node in self.all[1:]:
             node.start()
 
