@@ -128,6 +128,9 @@ def command(pid: int) -> bytes:
 def test_two_nodes_train_two_rounds(app: Path) -> None:
     with Deployment(app.parent / "small", nodes=2) as deployment:
         run, _ = train(deployment, app, "fedavg", cohort="all")
+        with pytest.raises(fk.FedkeelError, match="process"), Deployment(app.parent / "small", nodes=2):
+            pass  # a second supervisor of the same folder
+        assert deployment.link.is_alive() and (app.parent / "small" / "superlink.db").exists()
         pids = [process.running.pid for process in deployment.all if process.running is not None]
         family = set(pids).union(*map(descendants, pids))
     assert difference(run, simulated("fedavg", cohort=[[0, 1]])) <= 1e-6

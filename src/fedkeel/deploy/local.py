@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from typing import Any, Self
 from ..engine.flower.orders import flower
 from ..errors import InputError, one_line
 from ..files import write_text
-from ..run.folder import CONFIG, HISTORY, MARK, OUTCOME
+from ..run.folder import CONFIG, HISTORY, MARK, OUTCOME, locked
 from . import keys
 from .processes import QUIET, Process, free_ports, last_line, program, runs, wait_for_port
 
@@ -74,15 +75,15 @@ class Deployment:
         return Process(f"node-{number}", command, self.folder, self.environment)
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as held:
+            held.enter_context(locked(self.folder))  # two supervisors would end each other's processes
+            held.callback(self.stop)
             self.start()
-        except BaseException:
-            self.stop()
-            raise
+            self.held = held.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        self.held.close()
 
     def start(self) -> None:
         """Make keys, start the SuperLink, register the nodes and start them."""
