@@ -1,3 +1,5 @@
+import zlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,3 +51,10 @@ def test_numpys_global_generator_is_left_alone():
     before = np.random.get_state()[1].tolist()
     generator(0, "cohort").random(5)
     assert np.random.get_state()[1].tolist() == before
+
+
+def test_the_draws_are_those_of_philox_with_this_key_and_counter():
+    key = np.array([5, zlib.crc32(b"batch")], dtype=np.uint64)
+    philox = np.random.Philox(key=key, counter=np.array([0, 4, 7, 3], dtype=np.uint64))
+    ours = generator(5, "batch", round=3, client=7, step=4)
+    assert np.array_equal(np.random.Generator(philox).integers(2**62, size=20), ours.integers(2**62, size=20))

@@ -56,6 +56,14 @@ def message_of(call):
     return str(error.value)
 
 
+def test_samples_that_are_grouped_already_are_not_copied():
+    x, y = torch.arange(6.0)[:, None], torch.zeros(6, dtype=torch.int64)
+    grouped = FederatedData.from_arrays(x, y, clients=["a", "a", "b", "c", "c", "c"])
+    assert grouped.x.data_ptr() == x.data_ptr() and grouped.sizes([0, 1, 2]).tolist() == [2, 1, 3]
+    mixed = FederatedData.from_arrays(x, y, clients=["a", "b", "a", "c", "c", "c"])
+    assert mixed.x.data_ptr() != x.data_ptr() and mixed.x.flatten().tolist() == [0, 2, 1, 3, 4, 5]
+
+
 def test_a_function_of_the_targets_may_say_who_holds_what():
     x, y = torch.arange(40.0).reshape(20, 2), torch.arange(20) % 4
     data = FederatedData.from_arrays(x, y, partial(iid, clients=5, seed=3))

@@ -86,6 +86,13 @@ def test_a_diagnosis_travels_too(cluster: Any) -> None:
     check_same(*both("fedhbm", diagnose=2))
 
 
+def test_a_hundred_thousand_clients_are_one_object(cluster: Any) -> None:
+    x = torch.randn(100_000, 3, generator=torch.Generator().manual_seed(0))
+    data = fk.FederatedData(x, (x.sum(1) > 0).long(), range(100_001))
+    task = fk.Task(lambda: torch.nn.Linear(3, 2), fk.cross_entropy, data, batch_size=1)
+    check_same(*both("scaffold", task, world=fk.World(20, fk.FixedSteps(2)), rounds=2))
+
+
 @dataclass(frozen=True, repr=False)
 class Trouble(fk.Rule):
     """In round 2, client 5 meets with this; `once` is a file that says that it has happened."""

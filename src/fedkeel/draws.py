@@ -11,7 +11,18 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import DTypeLike, NDArray
+
+
+class Key(ISeedSequence):
+    """A key for Philox. Given as its argument `key`, numpy would draw entropy from the system first, and not use it."""
+
+    def __init__(self, *words: int) -> None:
+        self.words = np.array(words, dtype=np.uint64)
+
+    def generate_state(self, n_words: int, dtype: DTypeLike = np.uint64) -> NDArray[np.uint64]:
+        return self.words
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0, step: int = 0) -> np.random.Generator:
@@ -22,9 +33,8 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0, step: in
     True
     """
     # Philox has a key of two words and a counter of four; it counts up in the first counter word.
-    key = np.array([seed, zlib.crc32(purpose.encode())], dtype=np.uint64)
-    counter = np.array([0, step, client, round], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+    key, counter = Key(seed, zlib.crc32(purpose.encode())), np.array([0, step, client, round], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key, counter))  # type: ignore[arg-type]  # the stubs lack ISeedSequence
 
 
 def generators(seed: int, purpose: str, round: int, clients: Iterable[int]) -> Iterator[np.random.Generator]:

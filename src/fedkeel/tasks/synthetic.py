@@ -3,6 +3,7 @@
 from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from ..data import FederatedData
@@ -52,19 +53,23 @@ def _data(users: int, seed: int) -> FederatedData:
     # Powers by Python, as LEAF takes them: numpy's differ in the last bit.
     _, spread, axes = np.linalg.svd(np.diag([j**-1.2 for j in range(1, FEATURES + 1)]))
     factor = np.sqrt(spread)[:, None] * axes
-    train: list[tuple[np.ndarray, np.ndarray]] = []
-    test: list[tuple[np.ndarray, np.ndarray]] = []
-    for size in sizes:
+    cuts = np.maximum(1, (0.9 * sizes).astype(int))
+    x, y, offsets = _room(cuts)
+    test_x, test_y, test_offsets = _room(sizes - cuts)
+    for user, (size, cut) in enumerate(zip(sizes, cuts, strict=True)):
         random.choice(1, p=[1.0])  # the user's cluster; there is one
         centre = random.normal(random.normal(0, 1), 1, FEATURES)
-        x = centre + random.standard_normal((size, FEATURES)) @ factor
+        inputs = centre + random.standard_normal((size, FEATURES)) @ factor
         labelling = mixing @ random.normal(mean, 0.1, 1)
-        scores = np.hstack([np.ones((size, 1)), x]) @ labelling
-        y = np.argmax(scores + random.normal(0, 0.1, (size, CLASSES)), 1)
-        cut = max(1, int(0.9 * size))
-        train.append((x[:cut], y[:cut]))
-        test.append((x[cut:], y[cut:]))
-    offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in train])])
-    tx, ty = (np.concatenate(part) for part in zip(*test, strict=True))
-    x, y = (np.concatenate(part) for part in zip(*train, strict=True))
-    return FederatedData(x, y, offsets, test=(tx, ty))
+        scores = np.hstack([np.ones((size, 1)), inputs]) @ labelling
+        labels = np.argmax(scores + random.normal(0, 0.1, (size, CLASSES)), 1)
+        own, tested = slice(*offsets[user : user + 2]), slice(*test_offsets[user : user + 2])
+        x[own], y[own] = inputs[:cut], labels[:cut]
+        test_x[tested], test_y[tested] = inputs[cut:], labels[cut:]
+    return FederatedData(x, y, offsets, test=(test_x, test_y))
+
+
+def _room(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Arrays for so many samples of every user, filled in place: one copy; and where each user begins."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return np.empty((offsets[-1], FEATURES)), np.empty(offsets[-1], dtype=np.int64), offsets

@@ -60,8 +60,9 @@ class Profiles:
             ("available", round, ~here & ~diurnal),
             ("hour", int(now // HOUR), ~here & diurnal),
         ):
-            drawn = draws.generators(seed, purpose, when, clients[some])
-            here[some] = [generator.random() for generator in drawn] < share[some]
+            if some.any():
+                drawn = draws.generators(seed, purpose, when, clients[some])
+                here[some] = [generator.random() for generator in drawn] < share[some]
         return here
 
     @cached_property
