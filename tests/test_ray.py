@@ -202,7 +202,7 @@ def test_a_killed_driver_leaves_nothing_running_and_its_run_goes_on_on_another_c
 
 # A cluster of several nodes listens on all interfaces, so it asks for a token. Ray replaces 127.0.0.1 by the machine's
 # address, which its head would not listen on, so the nodes are at 127.0.0.2.
-NODES = """
+TWO_NODES = """
 import secrets, os, shutil
 import fedkeel as fk, torch
 from fedkeel.engine.ray import short_folder, the_library
@@ -210,10 +210,12 @@ from fedkeel.toys import toy
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 the_library()
 from ray.cluster_utils import Cluster
-settings = {"include_dashboard": False, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.2"}
+settings = {"include_dashboard": False, "object_store_memory": STORE * 2**20, "node_ip_address": "127.0.0.2"}
 folder = short_folder()
 cluster = Cluster(True, head_node_args={"num_cpus": 0, "temp_dir": folder, **settings})
 nodes = [cluster.add_node(num_cpus=1, **settings), cluster.add_node(num_cpus=1, **settings)]
+"""
+NODES = """
 def change(row):
     if row["round"] == 2:
         cluster.remove_node(nodes[0], allow_graceful=False)
@@ -233,8 +235,62 @@ print("the same bits")
 
 def test_a_machine_that_goes_and_another_that_comes_change_no_bit() -> None:
     pytest.importorskip("ray")
-    done = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=300, check=False)
+    script = TWO_NODES.replace("STORE", "100") + NODES
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert "the same bits" in done.stdout, done.stderr
+
+
+COMMAND = """
+import signal, sys, threading, time
+from pathlib import Path
+from fedkeel.cli import main
+killed = []
+def kill_a_worker():  # once a round is done
+    history = Path(sys.argv[-1].partition("=")[2], "history.jsonl")
+    while not history.exists() or history.read_text().count("\\n") < 2:
+        time.sleep(0.01)
+    lines = {int(file.parent.name): file.read_text() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()}
+    killed.append(next(process for process, line in lines.items() if line.startswith("ray::Actor")))
+    os.kill(killed[0], signal.SIGKILL)
+threading.Thread(target=kill_a_worker, daemon=True).start()
+try:
+    code = main(sys.argv[1:-1] + ["--engine", f"ray:address={cluster.address},workers=2,mode=serial", sys.argv[-1]])
+finally:
+    cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+assert code == 0 and len(killed) == 1
+"""
+SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not there")
+def test_the_command_on_two_machines_writes_the_same_file_with_a_worker_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    subprocess.run([sys.executable, SHARED / "unpack.py", tmp_path / "data", "cifar10"], check=True, timeout=200)
+    words = [
+        "run",
+        "cifar10:model=resnet8",
+        "ghbm",
+        "--cohort",
+        "4",
+        "--budget",
+        "2",
+        "--rounds",
+        "8",
+        "--eval-samples",
+        "100",
+    ]
+    scripts = {
+        "ray": TWO_NODES.replace("STORE", "1500") + COMMAND,
+        "local": "import sys; from fedkeel.cli import main; main(sys.argv[1:-1] + ['--engine', 'serial', sys.argv[-1]])",
+    }
+    surroundings = os.environ | {"FEDKEEL_DATA": str(tmp_path / "data")}
+    for name, script in scripts.items():
+        command = [sys.executable, "-c", script, *words, f"--out={tmp_path / name}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=surroundings, check=False)
+        assert done.returncode == 0, done.stderr
+    ray, local = ((tmp_path / name / "model.safetensors").read_bytes() for name in scripts)
+    assert ray == local
 
 
 def test_chunks_that_take_longest_are_dealt_out_first() -> None:

@@ -389,6 +389,9 @@ def test_what_is_marked_as_not_run_is_run_only_by_name():
         plan.chosen(made, ["three"])
     text = page.page(made, [Measured(made.panels[0])])
     assert "Not run: no time. About 3 hours on two cores." in text
+    assert (
+        "\nThe paper's figures: " + "; ".join(f"{arm} {value}" for arm, value in made.panels[0].paper.items()) in text
+    )
 
 
 def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):

@@ -76,7 +76,7 @@ ADVICE: dict[str, Advice] = {
     "localghbm": Advice("you would use ghbm, and clients can keep a model: nothing more is sent", STATEFUL),
     "fedhbm": Advice(
         "you would use ghbm, and clients can keep their own last model: nothing more is sent",
-        f"{STATEFUL}; nor when all take part in every round, with beta=1: it then diverges",
+        f"{STATEFUL}; nor when all take part in every round, with beta=1: it then may diverge",
     ),
     "gel": Advice(
         "devices run out of budget before they have done the steps that you would like",

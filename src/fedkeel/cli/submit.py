@@ -102,7 +102,7 @@ def _send(out: Path, config: dict[str, Any], arguments: argparse.Namespace) -> i
 
     jobs = submit.jobs_of(config)
     submit.submit(out, jobs, {}, arguments.where, _asked(arguments), arguments.retries)
-    print(f"{len(jobs)} jobs; see: fedkeel submit status {out}. When they have ended: fedkeel resume {out}.")
+    print(f"Submitted: {len(jobs)}. Watch: fedkeel submit status {out}. When they have ended: fedkeel resume {out}.")
     return 0
 
 
@@ -119,7 +119,7 @@ def _reproduce(wanted: argparse.Namespace, arguments: argparse.Namespace) -> int
     out = wanted.runs / made.name
     jobs = [{"panel": panel.name} for panel in made.panels]
     submit.submit(out, jobs, {"reproduce": about}, arguments.where, _asked(arguments), arguments.retries)
-    print(f"{len(jobs)} jobs; see: fedkeel submit status {out}. When they have ended, give the command without submit.")
+    print(f"Submitted: {len(jobs)}. Watch: fedkeel submit status {out}. At the end, give the command without submit.")
     return 0
 
 

@@ -58,7 +58,7 @@ def by_heading(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
 def summary(heading: str, measured: Sequence[Measured]) -> str:
     """What came out below a heading, in a sentence."""
     if heading == "not run":
-        return f"{HEADINGS[heading]}: {', '.join(one.panel.name for one in measured)}."
+        return f"{HEADINGS[heading]}: {'; '.join(one.panel.name for one in measured)}."
     done = [one for one in measured if one.arms]
     text = counted([claim.verdict for claim in chain.from_iterable(map(judge, done))]) if done else "no run has ended"
     late = (
@@ -111,9 +111,11 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
     lines = [f"{settings(panel)}.", *([f"Differs from the paper: {panel.differs}."] if panel.differs else []), ""]
     if panel.heading == "not run":
         hours = "" if panel.hours is None else f" About {panel.hours:g} hours on two cores."
+        known = "; ".join(f"{arm} {value}" for arm, value in panel.paper.items())
         return [
             *lines,
             f"Not run: {panel.why}.{hours}",
+            *(["", f"The paper's figures: {known}."] if known else []),
             "",
             f'    fedkeel reproduce {plan.name} --panel "{panel.name}"',
         ]
