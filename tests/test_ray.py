@@ -282,7 +282,7 @@ def test_the_command_on_two_machines_writes_the_same_file_with_a_worker_killed(t
     ]
     scripts = {
         "ray": TWO_NODES.replace("STORE", "1500") + COMMAND,
-        "local": "import sys; from fedkeel.cli import main; main(sys.argv[1:-1] + ['--engine', 'serial', sys.argv[-1]])",
+        "local": "import sys; from fedkeel.cli import main; main([*sys.argv[1:], '--engine', 'serial'])",
     }
     surroundings = os.environ | {"FEDKEEL_DATA": str(tmp_path / "data")}
     for name, script in scripts.items():
