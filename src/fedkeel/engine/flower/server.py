@@ -28,7 +28,7 @@ from .. import Available, Do
 from ..memory import Memories
 from ..threads import Local, Threads
 from .disk import NONE
-from .nodes import Nodes, rest
+from .nodes import Nodes, reason_of, rest
 from .orders import SURVEY, TRAIN, Order, flower, pack, unpack
 from .replies import Expected, Refused
 
@@ -140,7 +140,7 @@ class FlowerEngine:
                 continue
             order = Order(
                 kind, self.place.training, client, len(self.task.data), self.version(client), self.seed, self.dtype,
-                self.place.seconds, known,
+                self.place.seconds, known, self.nodes.simulated,
             )  # fmt: skip
             text = app.ConfigRecord({"json": order.text()})
             content = app.RecordDict({"broadcast": records[level], "work": pack(own), "order": text})
@@ -170,7 +170,7 @@ class FlowerEngine:
             if reply is None:
                 raise Refused("the node started again, and its message is lost")
             if reply.has_error():
-                raise Refused(f"error {reply.error.code}, {one_line(reply.error.reason)[:300]}")
+                raise Refused(f"error {reply.error.code}, {reason_of(reply)[:300]}")
             about = reply.content["about"]
             update = one.expected.accept(unpack(reply.content["update"]))
             remembers, forgot = bool(about["remembers"]), bool(about["forgot"])
