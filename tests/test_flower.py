@@ -315,6 +315,18 @@ def test_more_simulated_nodes_than_clients_end_the_run_with_one_line(tmp_path: P
     assert (tmp_path / "run.log").read_text().splitlines()[-1].endswith(said)
 
 
+def _brief() -> torch.nn.Module:
+    return torch.nn.Linear(4, 2).bfloat16()
+
+
+def test_a_model_of_bfloat16_trains_in_the_dtype_of_the_run(tmp_path: Path) -> None:
+    make = lambda node: replace(own_data(node), model=_brief)  # noqa: E731
+    run, grid = deploy(tmp_path / "run", "scaffold", make, rounds=2)
+    local = fk.train(replace(simulated_data(), model=_brief), "scaffold", fk.World(cohort="all"), rounds=2)
+    assert difference(run, local) <= 1e-6
+    assert {unpack(order.content["broadcast"]).x.dtype for order in grid.orders} == {torch.float32}
+
+
 class Shrink(fk.Rule):
     """A rule of the user's own, which no text names."""
 
