@@ -26,7 +26,7 @@ extras: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m extra tests
 
 flower: $(STAMP)
-	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[flower]"
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[flower-simulation]"
 	$(BIN)/pytest -q -m flower tests
 
 ray: $(STAMP)

@@ -185,6 +185,43 @@ def test_three_nodes_with_tls_and_keys_give_the_result_of_the_local_engine(
     assert [row["bytes_up"] for row in run.history] == [row["bytes_up"] for row in local.history]
 
 
+LARGE = """import torch
+
+import fedkeel as fk
+from fedkeel.deploy import App
+
+
+def make_model():
+    return torch.nn.Linear(1000, 5000)
+
+
+def task(node):
+    x, y = torch.ones(4, 1000), torch.tensor([0, 1, 2, 3])
+    data = fk.FederatedData.from_arrays(x, y, clients=[0] * 4, test=(x, y))
+    return fk.Task(model=make_model, loss=fk.cross_entropy, data=data, batch_size=None, lr=0.1)
+
+
+app = App(task)
+server = app.server()
+client = app.client()
+"""
+
+
+def test_a_model_of_20_megabytes_crosses_in_chunks(secure: Deployment, app: Path) -> None:
+    """All nodes hold the same samples, so that the mean of their updates is that of one client."""
+    folder, out, made = app.parent / "large", app.parent / "run-large", {}
+    write_project(folder, TASK, "fedavg")
+    (folder / "app.py").write_text(LARGE)
+    given = {"rounds": 1, "nodes": 3, "budget": "2"}
+    assert train_on(secure, folder, out, given, lambda row: None) == "done", last_line(log_of(out))
+    exec(LARGE.split("app = ")[0], made)
+    task = made["task"](None)
+    run = fk.load(out, task=task)
+    local = fk.train(task, "fedavg", fk.World(cohort="all", budget=fk.FixedSteps(2)), rounds=1, engine="serial")
+    assert difference(run, local) <= 1e-6
+    assert run.history[-1]["bytes_down"] == 3 * 4 * len(run.params) > 60e6
+
+
 def test_private_files_are_readable_by_their_owner_alone(secure: Deployment) -> None:
     private = ["ca.key", "server.key", "node-0", "superlink.db"]
     modes = {name: oct((secure.folder / name).stat().st_mode & 0o777) for name in private}

@@ -41,25 +41,29 @@ class Grid:
     trained: list[int] = field(default_factory=list)
     orders: list[Any] = field(default_factory=list)
     kill_after: int = 10**9
+    run_config: dict[str, Any] = field(default_factory=dict)
+    keys: str = "key"  # of the nodes; Flower's simulation makes new ones at each start
 
     def __post_init__(self) -> None:
         self.trained = [0] * len(self.configs)
         self.starts = [0] * len(self.configs)
 
     def get_nodes(self) -> list[Any]:
-        numbers = range(len(self.configs))
+        keys = [f"{self.keys} {n}".encode() for n in range(len(self.configs))]
         return [
-            SimpleNamespace(node_id=100 + n, public_key=b"key %d" % n, last_activated_at=str(self.starts[n]))
-            for n in numbers
+            SimpleNamespace(node_id=100 + n, public_key=key, last_activated_at=str(self.starts[n]))
+            for n, key in enumerate(keys)
         ]
 
     def push_messages(self, messages: list[Any]) -> list[str]:
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
             number = message.metadata.dst_node_id - 100
-            context = SimpleNamespace(node_config=self.configs[number], node_id=100 + number)
+            context = SimpleNamespace(
+                node_config=self.configs[number], node_id=100 + number, run_config=self.run_config
+            )
             if message.metadata.message_type == "query":
-                self.waiting.append(self.device.enroll(message, context))
+                self.waiting.append(self._enroll(message, context))
                 continue
             if sum(self.trained) >= self.kill_after:
                 raise SystemExit("killed")
@@ -70,6 +74,14 @@ class Grid:
             if reply is not None:
                 self.waiting.append(reply)
         return [message.metadata.message_id for message in messages]
+
+    def _enroll(self, message: Any, context: Any) -> Any:
+        from flwr.app import Error, Message
+
+        try:
+            return self.device.enroll(message, context)
+        except fk.InputError as error:
+            return Message(Error(2, f"<class 'ClientAppException'>:<'Traceback\nMessage: {error}'>"), reply_to=message)
 
     def pull_messages(self, ids: list[str]) -> list[Any]:
         found = [reply for reply in self.waiting if reply.metadata.reply_to_message_id in ids]
@@ -271,6 +283,48 @@ def test_a_node_keeps_its_number_when_the_server_starts_again(tmp_path: Path) ->
     run, _ = deploy(tmp_path / "run", "scaffold", own_data, grid=again, rounds=3)
     local = fk.train(simulated_data(), "scaffold", fk.World(cohort="all"), rounds=3, engine="serial")
     assert difference(run, local) == 0
+
+
+@pytest.fixture
+def in_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Flower's simulation, whose Grid has a class of its own."""
+    monkeypatch.setattr("fedkeel.deploy.app.is_simulated", lambda grid: True)
+
+
+@pytest.mark.usefixtures("in_simulation")
+def test_simulated_nodes_are_known_by_their_partition_also_after_a_restart(tmp_path: Path) -> None:
+    configs = [{"partition-id": n, "num-partitions": 3} for n in (2, 0, 1)]
+    config = {"out": str(tmp_path / "run")}
+    killed = Grid(Device(own_data), configs, kill_after=7, run_config=config)
+    with pytest.raises(SystemExit, match="killed"):
+        deploy(tmp_path / "run", "scaffold", own_data, grid=killed, rounds=4, nodes=1)  # all take part, not only one
+    again = Grid(Device(own_data), configs[::-1], run_config=config, keys="another key")
+    run, _ = deploy(tmp_path / "run", "scaffold", own_data, grid=again, rounds=4, nodes=1)
+    local = fk.train(simulated_data(), "scaffold", fk.World(cohort="all"), rounds=4, engine="serial")
+    assert difference(run, local) == 0 and sum(again.trained) == 6
+    kept = sorted(file.name for file in (tmp_path / "run.memory").glob("*/*"))
+    assert kept == ["client-0", "client-1", "client-2"]
+
+
+@pytest.mark.usefixtures("in_simulation")
+def test_more_simulated_nodes_than_clients_end_the_run_with_one_line(tmp_path: Path) -> None:
+    grid = Grid(Device(functools.partial(_named, TASK)), [{"partition-id": n} for n in range(4)])
+    said = "A simulated node does not take part: The task has clients 0..2; partition-id is 3."
+    with pytest.raises(fk.InputError, match=said):
+        deploy(tmp_path / "run", "fedavg", grid=grid)
+    assert (tmp_path / "run.log").read_text().splitlines()[-1].endswith(said)
+
+
+def _brief() -> torch.nn.Module:
+    return torch.nn.Linear(4, 2).bfloat16()
+
+
+def test_a_model_of_bfloat16_trains_in_the_dtype_of_the_run(tmp_path: Path) -> None:
+    make = lambda node: replace(own_data(node), model=_brief)  # noqa: E731
+    run, grid = deploy(tmp_path / "run", "scaffold", make, rounds=2)
+    local = fk.train(replace(simulated_data(), model=_brief), "scaffold", fk.World(cohort="all"), rounds=2)
+    assert difference(run, local) <= 1e-6
+    assert {unpack(order.content["broadcast"]).x.dtype for order in grid.orders} == {torch.float32}
 
 
 class Shrink(fk.Rule):

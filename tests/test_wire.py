@@ -13,6 +13,7 @@ import fedkeel as fk
 from fedkeel import conformance
 from fedkeel.aggregate import Sums
 from fedkeel.conformance import quadratics, toy, toy_world
+from fedkeel.flat import FlatModel
 from fedkeel.messages import (
     CODES,
     Broadcast,
@@ -152,6 +153,41 @@ def test_tensors_of_any_type_and_shape_come_back(dtype, shape):
     value = (10 * torch.rand(shape)).to(dtype)
     got = from_bytes(to_bytes(Broadcast(0, Plan(0.1), Facts(), value))).x
     assert got.dtype == dtype and got.shape == value.shape and torch.equal(got, value)
+
+
+class Brief(nn.Module):
+    """A model in bfloat16, with a frozen layer and a buffer of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 2)
+        self.first.requires_grad_(False)
+        self.register_buffer("scale", torch.tensor([0.1, 0.2, 0.3]))
+        self.to(torch.bfloat16)
+
+    def forward(self, x):
+        return self.last(self.first(x) * self.scale)
+
+
+def test_a_model_of_bfloat16_is_cast_to_the_runs_dtype_before_it_travels():
+    model = FlatModel(Brief())
+    got = from_bytes(to_bytes(Broadcast(0, Plan(0.1), Facts(), model.flat, model.buffers())))
+    assert got.x.dtype == got.buffers["scale"].dtype == torch.float32
+    assert torch.equal(got.x, model.flat) and torch.equal(got.x, got.x.bfloat16().float())
+    x = torch.randn(6, 2, dtype=torch.bfloat16)
+    data = fk.FederatedData.from_arrays(x, [0, 1] * 3, clients=[0, 0, 0, 1, 1, 1], test=(x, [0, 1] * 3))
+    run = fk.train(fk.Task(Brief, fk.cross_entropy, data, lr=0.1), "fedavg", rounds=2)
+    assert {value.dtype for value in run.model().state_dict().values()} == {torch.float32}
+    assert torch.isfinite(run.params).all()
+
+
+def test_bfloat16_in_a_message_is_sent_as_it_is():
+    value = torch.tensor([[1.5, -0.0], [torch.inf, 1e-40]], dtype=torch.bfloat16)
+    for sent in (value, value.T, value[:, 1:], value[:0], value[0, 0]):
+        data = to_bytes(Broadcast(0, Plan(0.1), Facts(), sent))
+        got = from_bytes(data).x
+        assert got.dtype == torch.bfloat16 and got.shape == sent.shape
+        assert torch.equal(got, sent) and payload(data) == 2 * sent.numel()
 
 
 def test_what_comes_back_is_nobody_elses():

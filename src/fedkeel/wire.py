@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .messages import Broadcast, Facts, Flights, Memory, Plan, Update, Work
+from .messages import Broadcast, Facts, Flights, Memory, Plan, Update, Work, header
 
 MESSAGES: dict[str, type] = {kind.__name__: kind for kind in (Plan, Facts, Broadcast, Work, Memory, Update, Flights)}
 
@@ -28,9 +28,9 @@ def to_bytes(message: Any) -> bytes:
 
     def plain(value: Any, path: str) -> Any:
         if isinstance(value, Tensor | np.ndarray):
-            # Copies: an array may be a read-only or strided view, and safetensors refuses shared memory.
+            # A copy of an array, which may be a read-only or reversed view.
             given = value if isinstance(value, Tensor) else torch.from_numpy(value.copy())
-            tensors[path] = given.detach().clone(memory_format=torch.contiguous_format)
+            tensors[path] = given.detach().cpu().contiguous()
             return {"tensor" if isinstance(value, Tensor) else "array": path}
         if is_dataclass(value):
             inside = {f.name: plain(getattr(value, f.name), f"{path}/{f.name}") for f in fields(value)}
@@ -40,7 +40,14 @@ def to_bytes(message: Any) -> bytes:
         return value
 
     about = json.dumps(plain(message, ""))
-    return safetensors.torch.save(tensors, {"fedkeel": about})
+    head, order = header(tensors, {"fedkeel": about})
+    # safetensors.torch.save holds a large model three times; this holds it once.
+    return b"".join([head, *(_buffer(tensors[name]) for name in order)])
+
+
+def _buffer(tensor: Tensor) -> memoryview:
+    """The tensor's memory; numpy has no bfloat16."""
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy().data
 
 
 def from_bytes(data: bytes, device: str = "cpu") -> Any:

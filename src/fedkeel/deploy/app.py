@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm import Algorithm
-from ..engine.flower.device import Device, MakeTask
+from ..engine.flower.device import Device, MakeTask, out_folder
 from ..engine.flower.nodes import Nodes
 from ..engine.flower.orders import flower
 from ..engine.flower.server import GRACE, Flower
-from ..errors import InputError
+from ..errors import FedkeelError, InputError, one_line, reason
 from ..files import read_json, write_json
 from ..pace import Synchronous
 from ..recipes import algorithm as read_algorithm
@@ -70,9 +70,13 @@ class App:
     def serve(self, grid: Any, context: Any) -> None:
         """Train, or go on with a training that was stopped."""
         config = dict(context.run_config)
-        out = Path(str(config["out"])).expanduser().absolute()
+        out = out_folder(config)
         with _logging(out):
-            run = self._train(grid, config, out)
+            try:
+                run = self._train(grid, config, out)
+            except Exception as error:  # Flower shows it in its own way, or not at all
+                log.error("%s", one_line(error) if isinstance(error, FedkeelError) else reason(error))
+                raise
             log.info("%s after round %d: %s", run.status, run.history[-1]["round"], out)
 
     def _train(self, grid: Any, config: Mapping[str, Any], out: Path) -> Run:
@@ -82,7 +86,7 @@ class App:
         least = int(config.get("nodes") or 1)
         nodes, training = gathered(grid, task, out.with_name(out.name + ".fleet.json"), least)
         if task.spec is None:
-            task = task.of_sizes([nodes.known[key].samples for key in _in_order(nodes)])
+            task = task.of_sizes(nodes.sizes or [nodes.known[key].samples for key in _in_order(nodes)])
         limit = float(config.get("time-limit") or 0) or None
         world = self.world or World.from_parameters(settings_of(config, World))
         place = Flower(nodes, training, limit, float(config.get("grace") or GRACE), world.min_clients)
@@ -98,6 +102,8 @@ def settings_of(config: Mapping[str, Any], owner: type) -> dict[str, Any]:
 
     >>> settings_of({"rounds": 3, "batch-size": "", "lr": "0.1"}, RunConfig)
     {'rounds': 3, 'lr': 0.1}
+    >>> settings_of({"budget": 2}, World)  # a budget is a text, such as 4:13
+    {'budget': '2'}
     """
     found = {}
     for name, one in settings(owner).items():
@@ -106,7 +112,8 @@ def settings_of(config: Mapping[str, Any], owner: type) -> dict[str, Any]:
             continue
         if owner is RunConfig and name in REFUSED:
             raise InputError(f"'{name}' has no meaning on devices; leave it out of the app's configuration.")
-        found[one.keyword or name] = one.kind.read(value) if isinstance(value, str) else value
+        as_text = isinstance(value, str) or one.kind.read is str
+        found[one.keyword or name] = one.kind.read(value) if as_text else value
     return found
 
 
@@ -119,20 +126,36 @@ def refuse(algorithm: Algorithm, world: World) -> None:
 
 
 def gathered(grid: Any, task: Task, file: Path, least: int) -> tuple[Nodes, str]:
-    """The nodes and the name of this training. Nodes with data of their own are numbered once, and kept in `file`."""
-    named = task.spec is not None
+    """The nodes and the name of this training. Nodes with data of their own are numbered once, and kept in `file`.
+
+    Of simulated nodes all take part, and they are numbered by their `partition-id`.
+    """
+    named, simulated = task.spec is not None, is_simulated(grid)
     known = read_json(file) if file.exists() else None
-    nodes = Nodes(grid, task.data.sizes(range(len(task.data))).tolist() if named else None)
-    if known is not None and not named:
+    sizes = task.data.sizes(range(len(task.data))).tolist() if named else None
+    if simulated and known is not None and not named:
+        sizes = known["samples"]
+    nodes = Nodes(grid, sizes, simulated)
+    if known is not None and sizes is None:
         nodes.restore(known["keys"], known["samples"])
-    nodes.wait(least)
+    if simulated:
+        nodes.wait_for_all()
+    else:
+        nodes.wait(least)
     if known is not None:
         return nodes, str(known["training"])
-    members = [] if named else nodes.number()
+    members = [] if named else nodes.number(_in_order(nodes) if simulated else None)
     training = secrets.token_hex(8)
     about = {"keys": [node.key for node in members], "samples": [node.samples for node in members]}
     write_json(file, {"training": training, **about})
     return nodes, training
+
+
+def is_simulated(grid: Any) -> bool:
+    """Whether this is the Grid of Flower's simulation."""
+    from flwr.superlink.grid import InMemoryGrid
+
+    return isinstance(grid, InMemoryGrid)
 
 
 def _in_order(nodes: Nodes) -> list[str]:

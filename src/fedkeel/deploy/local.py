@@ -175,7 +175,8 @@ def train_on(
         if alive is False:
             tries = tries + 1 if shown <= began else 1
             if tries > TRIES:
-                raise InputError(f"The server fails again and again; see {deployment.link.log} and {log_of(out)}.")
+                said = f"The server fails again and again: {last_line(log_of(out))}"
+                raise InputError(f"{said}; see {deployment.link.log} and {log_of(out)}.")
             _end_server(out)
             began, checked = shown, time.monotonic()
             try:
@@ -220,7 +221,8 @@ def clear(out: Path) -> None:
     """Remove an earlier training, with what is beside its directory."""
     if out.exists() and not (out / CONFIG).exists():
         raise InputError(f"{out} is not the directory of a run; remove it yourself.")
-    shutil.rmtree(out, ignore_errors=True)
+    for folder in (out, out.with_name(out.name + ".memory")):
+        shutil.rmtree(folder, ignore_errors=True)
     for file in (log_of(out), out.with_name(out.name + ".fleet.json")):
         file.unlink(missing_ok=True)
 

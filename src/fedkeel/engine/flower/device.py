@@ -76,7 +76,7 @@ class Device:
         began, app = time.monotonic(), flower()
         order = Order.read(message.content["order"]["json"])
         broadcast, work = (unpack(message.content[name]) for name in ("broadcast", "work"))
-        disk = Disk(memory_folder(context.node_config) / order.training / f"client-{order.client}")
+        disk = Disk(memory_folder(context, order.simulated) / order.training / f"client-{order.client}")
         slots = disk.read(order.accepted)
         memory = Memory(slots or {}, np.array([slots is not None], dtype=np.int64))
         with one_thread():
@@ -119,7 +119,18 @@ class Device:
         return self.algorithm.resolve(task, with_budget(self.world or World(), task))
 
 
-def memory_folder(config: NodeConfig) -> Path:
-    """Where this device keeps what it remembers: --node-config "memory='DIR'", else below Flower's own folder."""
+def memory_folder(context: Any, simulated: bool) -> Path:
+    """Where this device keeps what it remembers: --node-config "memory='DIR'", else below Flower's own folder.
+
+    A simulated device, which has no configuration of its own, keeps it beside the directory of the run.
+    """
+    if simulated:
+        out = out_folder(context.run_config)
+        return out.with_name(out.name + ".memory")
     home = os.environ.get("FLWR_HOME", os.path.expanduser("~/.flwr"))
-    return Path(config.get("memory") or os.path.join(home, "fedkeel-memory"))
+    return Path(context.node_config.get("memory") or os.path.join(home, "fedkeel-memory"))
+
+
+def out_folder(config: Mapping[str, Any]) -> Path:
+    """The directory of a training, from the app's configuration."""
+    return Path(str(config["out"])).expanduser().absolute()

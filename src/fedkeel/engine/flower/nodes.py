@@ -1,7 +1,8 @@
 """Which Flower node is which client, and the messages under way.
 
 For a named task the node's `partition-id` is its client's number. Otherwise nodes are numbered when they first report
-how many samples they hold, and are known by their public key from then on.
+how many samples they hold, and are known by their public key from then on. In Flower's simulation keys are new at each
+start, and `partition-id` is the number of every node.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ class Sent:
 
 @dataclass
 class Nodes:
-    """The nodes of a Grid. sizes: the samples of each client of a named task; None: nodes bring their own data."""
+    """The nodes of a Grid. sizes: the samples of each client of a named task; None: nodes bring their own data.
+
+    simulated: Flower simulates them in the server's process.
+    """
 
     grid: Any
     sizes: Sequence[int] | None = None
+    simulated: bool = False
     known: dict[str, Node] = field(default_factory=dict)  # by key
     sent: dict[str, Sent] = field(default_factory=dict)  # by message
     fixed: bool = False  # who takes part is known, and no other node is asked
@@ -77,6 +82,11 @@ class Nodes:
         """Go on with the nodes of an earlier start, in the order of their clients."""
         self.known = {key: Node(key, held) for key, held in zip(keys, samples, strict=True)}
         self.number(keys)
+
+    def wait_for_all(self) -> None:
+        """Wait until every simulated node has reported. When one has, Flower has made all of them."""
+        self.wait(1)
+        self.wait(len(list(self.grid.get_nodes())))
 
     def wait(self, least: int) -> None:
         """Wait until so many clients can be asked, or so many nodes have reported."""
@@ -181,6 +191,8 @@ class Nodes:
         try:
             node = self._node(id, reply)
         except Exception as error:  # a reply may have any form
+            if self.simulated:  # it would say the same when asked again
+                raise InputError(f"A simulated node does not take part: {one_line(error)}") from error
             log.warning("node %d does not take part: %s", id, one_line(error))
             self.refused[id] = time.monotonic()
             return
@@ -190,13 +202,13 @@ class Nodes:
     def _node(self, id: int, reply: Any) -> Node:
         key = next((key_of(one) for one in self.grid.get_nodes() if one.node_id == id), None)
         if reply.has_error() or key is None:
-            raise InputError(reply.error.reason if key else "it has gone")
+            raise InputError(reason_of(reply) if key else "it has gone")
         about = dict(reply.content["about"])
         client, samples = about.get("client"), about.get("samples")
         self._check(client, samples)
         assert isinstance(samples, int)
         if self.sizes is None:
-            return Node(key, samples, None, id)
+            return Node(key, samples, client if self.simulated else None, id)
         for other in [other for other in self.known.values() if other.client == client]:
             if other.id is not None:
                 raise InputError(f"client {client} is node {other.id}")
@@ -217,6 +229,11 @@ class Nodes:
 def rest(since: float) -> None:
     """Wait until the next look for replies, for whom the server has waited since then."""
     time.sleep(min(1.0, max(POLL, SHARE * (time.monotonic() - since))))
+
+
+def reason_of(reply: Any) -> str:
+    """What the error of a reply says, in one line; in Flower's simulation a traceback stands before it."""
+    return one_line(reply.error.reason).rpartition("Message: ")[2].removesuffix("'>")
 
 
 def key_of(info: Any) -> str:

@@ -32,7 +32,8 @@ class Order:
 
     accepted: the version of its last update that the server accepted, -1 if none; what the device remembered with any
     other version does not count. seconds: the time it has, None if it may finish. algorithm: its parameters; None where
-    it has parts of the user's own, which the app on the device makes.
+    it has parts of the user's own, which the app on the device makes. simulated: the device is a simulated one, beside
+    the server.
 
     >>> Order.read(Order(TRAIN, "a1", 3, 10, -1, 0, "float32").text()).client
     3
@@ -47,6 +48,7 @@ class Order:
     dtype: str
     seconds: float | None = None
     algorithm: dict[str, Any] | None = None
+    simulated: bool = False
 
     def text(self) -> str:
         """The order as JSON."""

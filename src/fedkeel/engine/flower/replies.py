@@ -30,7 +30,7 @@ class Refused(Exception):
 class Expected:
     """What the reply of one device must look like.
 
-    model: an update that the server has computed itself, with its keys, shapes and types. work: of this client alone.
+    model: the outline of an update that the server has computed itself. work: of this client alone.
     samples: how many it holds. may_stop: a deadline may end its steps before its budget.
     """
 
@@ -101,6 +101,28 @@ class Expected:
         expected = None if self.work.expected is None else torch.from_numpy(self.work.expected[:, None]).to(given.steps)
         algorithm = self.algorithm
         return lengths(algorithm.client, algorithm.rules, given.steps, self.broadcast.plan.lr, expected).to(given.steps)
+
+
+def outline(update: Update) -> Update:
+    """The keys, shapes and types of an update; each tensor holds one zero, so that a large model costs nothing.
+
+    >>> column, none = torch.ones(1, 1), np.array([], dtype=np.int64)
+    >>> update = outline(Update(0, np.array([3]), none, column, column, None, column, torch.randn(1, 10**6)))
+    >>> tuple(update.delta.shape), update.delta.untyped_storage().nbytes()
+    ((1, 1000000), 4)
+    """
+
+    def empty(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(()).expand(tensor.shape)
+
+    changed: dict[str, Any] = {"buffers": {name: empty(value) for name, value in update.buffers.items()}}
+    for kind in SLOTS:
+        slots = getattr(update, kind).items()
+        changed[kind] = {slot: {name: empty(value) for name, value in named.items()} for slot, named in slots}
+    for name in COLUMNS:
+        value = getattr(update, name)
+        changed[name] = None if value is None else empty(value)
+    return replace(update, **changed)
 
 
 def _numbers(clients: Any) -> list[int]:

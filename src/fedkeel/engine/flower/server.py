@@ -28,9 +28,9 @@ from .. import Available, Do
 from ..memory import Memories
 from ..threads import Local, Threads
 from .disk import NONE
-from .nodes import Nodes, rest
+from .nodes import Nodes, reason_of, rest
 from .orders import SURVEY, TRAIN, Order, flower, pack, unpack
-from .replies import Expected, Refused
+from .replies import Expected, Refused, outline
 
 GRACE = 30.0  # seconds for a reply to arrive after the device's deadline: start of its process, both ways of the model
 log = logging.getLogger("fedkeel")
@@ -102,11 +102,8 @@ class FlowerEngine:
         order = work.clients.tolist()
         while order:
             self.nodes.look()
-            for message, reply in self.nodes.replies().items():
-                if one := waiting.pop(message, None):
-                    under_way.discard(one.client)
-                    update = self._read(one, reply)
-                    parts[one.client] = Sums(lost=[one.client]) if update is None else update
+            parts |= self._arrived(waiting)
+            under_way -= parts.keys()
             over = time.monotonic() > end
             while order and (order[0] in parts or order[0] not in under_way or over):
                 client = order.pop(0)
@@ -116,6 +113,15 @@ class FlowerEngine:
                 yield self._part(parts.pop(client, absent), work, broadcast, weights)
             if order:
                 rest(began)
+
+    def _arrived(self, waiting: dict[str, Asked]) -> dict[int, Sums | Update]:
+        """What has arrived from those asked, by client; they are no longer waited for."""
+        parts: dict[int, Sums | Update] = {}
+        for message, reply in self.nodes.replies().items():
+            if one := waiting.pop(message, None):
+                update = self._read(one, reply)
+                parts[one.client] = Sums(lost=[one.client]) if update is None else update
+        return parts
 
     def _window(self) -> float:
         assert self.place.seconds is not None
@@ -140,7 +146,7 @@ class FlowerEngine:
                 continue
             order = Order(
                 kind, self.place.training, client, len(self.task.data), self.version(client), self.seed, self.dtype,
-                self.place.seconds, known,
+                self.place.seconds, known, self.nodes.simulated,
             )  # fmt: skip
             text = app.ConfigRecord({"json": order.text()})
             content = app.RecordDict({"broadcast": records[level], "work": pack(own), "order": text})
@@ -161,7 +167,7 @@ class FlowerEngine:
             update = do(worker, broadcast, one, Memories(len(self.task.data)).read(work.clients))
             if len(update.dropped):
                 raise InputError("A client's first step gives NaN or infinite values on the server's first sample.")
-            self.models[kind, level] = replace(update, memory={})
+            self.models[kind, level] = outline(replace(update, memory={}))
         return self.models[kind, level]
 
     def _read(self, one: Asked, reply: Any) -> Update | None:
@@ -170,7 +176,7 @@ class FlowerEngine:
             if reply is None:
                 raise Refused("the node started again, and its message is lost")
             if reply.has_error():
-                raise Refused(f"error {reply.error.code}, {one_line(reply.error.reason)[:300]}")
+                raise Refused(f"error {reply.error.code}, {reason_of(reply)[:300]}")
             about = reply.content["about"]
             update = one.expected.accept(unpack(reply.content["update"]))
             remembers, forgot = bool(about["remembers"]), bool(about["forgot"])
