@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SHARES = {"run": 0.6, "comparison": 0.2, "reproduce": 0.15, "sweep": 0.05}  # of the kills; a sweep starts slowly
-PARTS = ("kill", "harm", "fuzz", "read")
+PARTS = ("kill", "read", "harm", "fuzz")
 
 
 def say(text: str) -> None:
@@ -25,7 +25,11 @@ def say(text: str) -> None:
 
 
 def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
-    """Every part; a row of counts for each kind. Kills come first: they fork, which wants a process without threads."""
+    """Every part; a row of counts for each kind.
+
+    Kills and readers come first, because they fork: a child of a process in which torch has used several threads waits
+    for ever for threads that it does not have.
+    """
     rows: list[dict[str, Any]] = []
 
     def note(part: str, counts: Any) -> None:
@@ -41,6 +45,11 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         for kind, share in shares.items():
             kills = max(1, round(share / sum(shares.values()) * given.kills))
             note("kill", kill(kind, kills, root / "kill" / kind, given.seed))
+    if "read" in given.only:
+        from read import fuzz_readers
+
+        for counts in fuzz_readers(given.seconds / 5, root / "read", given.seed, given.cases):
+            note("read", counts)
     if "harm" in given.only:
         from harm import COMMANDS, harm, prepare
 
@@ -54,11 +63,6 @@ def attack(given: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         for kind in KINDS:
             seconds = given.seconds / (len(KINDS) + 1)  # the readers of data sets have as much
             note("fuzz", fuzz(kind, seconds, root / "fuzz" / kind, given.seed, given.cases))
-    if "read" in given.only:
-        from read import fuzz_readers
-
-        for counts in fuzz_readers(given.seconds / 4, root / "read", given.seed, given.cases):
-            note("read", counts)
     return rows
 
 
