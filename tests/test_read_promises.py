@@ -128,6 +128,24 @@ def test_hdf5_links_to_other_files_are_not_followed(tmp_path):
     refused("not a dataset of this file", read.hdf5, link, ("a",))
 
 
+@pytest.mark.parametrize("chunks", [None, (2,)])
+def test_hdf5_texts_may_not_claim_to_be_longer_than_the_file(tmp_path, chunks):
+    def texts(h5py, group):
+        group.create_dataset("a", data=["x" * 1000, "y", "z"], dtype=h5py.string_dtype(), chunks=chunks)
+
+    file = hdf5(tmp_path / "a.h5", texts)
+    assert [len(text) for text in dict(read.hdf5(file, ("a",)))["w"]["a"]] == [1000, 1, 1]
+    content, length = file.read_bytes(), struct.pack("<I", 1000)
+    places = [at for at in range(len(content) - 16) if content[at : at + 4] == length]
+    said = []
+    for at in places:  # the entry of the text, and its object in the heap
+        file.write_bytes(content[:at] + b"\xff" * 4 + content[at + 4 :])
+        with pytest.raises(InputError) as error:
+            list(read.hdf5(file, ("a",)))
+        said.append(str(error.value))
+    assert sum("a text of 4,294,967,295 bytes, more than the file" in text for text in said) == 1
+
+
 def test_hdf5_texts_are_counted_while_they_are_read(tmp_path, monkeypatch):
     def texts(h5py, group):
         group.create_dataset("a", data=["x" * 1000] * 600, dtype=h5py.string_dtype())

@@ -18,6 +18,7 @@ from .files import FREE, check_size, library, optional
 
 Fields = dict[str, Any]  # one entry per field: the values of all samples of a client
 TEXTS = 256  # texts read at a time: their length is known only then
+ENTRY = 16  # bytes of a text's entry in an HDF5 file
 TABLES = {"client_metadata": ("client_id", "split_name"),
           "examples": ("client_id", "split_name", "serialized_example_proto")}  # fmt: skip
 
@@ -98,12 +99,34 @@ def _values_of(h5py: Any, file: Path, field: Any, held: int) -> tuple[NDArray[An
     check_size(file, max(held + field.nbytes, chunk), "its fields need")
     if field.dtype.kind != "O":
         return np.asarray(field), field.nbytes
+    _check_lengths(file, field)
     parts, size = [np.empty((0, *field.shape[1:]), object)], 0
     for begin in range(0, len(field), TEXTS):
         parts.append(field[begin : begin + TEXTS])
         size += sum(map(len, parts[-1].flat))
         check_size(file, held + size, "its texts need")
     return np.concatenate(parts), size + field.nbytes
+
+
+def _check_lengths(file: Path, field: Any) -> None:
+    """Refuse texts that claim to be longer than the file: the HDF5 library allocates a length before it reads the text.
+
+    A text's entry is its length, the address of its heap and its number there. Compressed entries are not looked at.
+    """
+    whole = file.stat().st_size
+    blocks = [(field.id.get_offset(), field.size * ENTRY)]
+    if field.chunks is not None:
+        stored = [field.id.get_chunk_info(index) for index in range(field.id.get_num_chunks())]
+        plain = not field.id.get_create_plist().get_nfilters()
+        blocks = [(one.byte_offset, one.size) for one in stored] if plain else []
+    with open(file, "rb") as content:
+        for place, size in blocks:
+            if place is not None:  # nothing is stored where nothing was written
+                content.seek(place)
+                entries = content.read(min(size, whole))
+                lengths = np.frombuffer(entries, "<u4", len(entries) // ENTRY * (ENTRY // 4))[:: ENTRY // 4]
+                if len(lengths) and lengths.max() > whole:
+                    raise damaged(file, f"{field.name!r} has a text of {lengths.max():,} bytes, more than the file")
 
 
 def sqlite(
