@@ -23,7 +23,7 @@ class Progress:
         self.by_place: dict[Path, Left] = {}
         for one in left:
             self.by_place |= {run.place: one for run in one.runs}
-        self.panels = {one.panel.task: one for one in left}
+        self.panels = {one.panel.folder: one for one in left}
         self.total = sum(one.seconds for one in left)
         self.done = 0.0  # estimated seconds of the runs that have ended
         columns = [progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24)]
@@ -40,7 +40,7 @@ class Progress:
 
     def row(self, wanted: Wanted, row: Row) -> None:
         """Take in a row of a run; a run that was known has one row, its last."""
-        one = self.by_place.get(wanted.place) or self.panels.get(wanted.study.task)  # or a grid's extension
+        one = self.by_place.get(wanted.place) or self.panels.get(wanted.place.parts[0])  # or a grid's extension
         if one is None or not one.runs:
             return
         spent = self.done + one.seconds_of(wanted, row["round"])
