@@ -235,6 +235,23 @@ def test_curves_are_drawn_once_an_arm_has_some():
     assert curves(Measured(tiny().panels[0])) is None
 
 
+def test_curves_of_a_study_with_a_clock_are_drawn_over_simulated_seconds():
+    panel = tiny(fleet="phones", sim_seconds=100, seeds=[0, 2], metric="last").panels[0]
+    measured = Measured(panel)
+    paces = {3: [0.1, 0.3, 0.5], 7: [0.2, 0.4, 0.6]}  # rounds between evaluations, which share none but round 0
+    histories = []
+    for pace, curve in paces.items():
+        rows = [{"round": pace * k, "accuracy": value, "sim_seconds": 50.0 * k} for k, value in enumerate(curve)]
+        histories.append(History(rows))
+    measured.arms["base"] = {panel.arms["base"].run: Arm("base", None, histories, ["done"] * 2, [0, 1])}
+    drawn = curves(measured)
+    assert drawn is not None and ">simulated seconds<" in drawn and ">100<" in drawn
+    points = drawn.partition('fill="none" points="')[2].partition('"')[0].split()
+    heights = [float(point.partition(",")[2]) for point in points]
+    assert len(points) == 51 and len(set(heights[:25])) == 1 and heights[24] > heights[25] > heights[50]
+    assert "by simulated seconds, mean over seeds" in page.page(tiny(), [measured])
+
+
 def test_a_study_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path):
     made, first, second = tiny(), Rows(), Rows()
     found = run(made, tmp_path / "runs", first, tmp_path / "out")

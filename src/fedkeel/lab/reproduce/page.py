@@ -15,7 +15,7 @@ from ..stats import interval
 from ..sweep.grid import BY
 from . import HEADINGS
 from .carry_out import Measured, texts_of
-from .picture import curves
+from .picture import axis, curves
 from .plan import COSTS, WORLD, Panel, Plan
 from .verdict import Judged, counted, judge, missed, number, per_seed
 
@@ -123,7 +123,7 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
     lines += [_arm_line(measured, name) for name in panel.arms]
     if curves(measured) is not None:
         place = f"{plan.name.rpartition('/')[2]}/{panel.folder}.svg"
-        lines += ["", f"![test accuracy in percent over the rounds, mean over seeds]({place})"]
+        lines += ["", f"![test accuracy in percent by {axis(panel)}, mean over seeds]({place})"]
     if claims := judge(measured):
         lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
         lines += [_claim_line(claim) for claim in claims]

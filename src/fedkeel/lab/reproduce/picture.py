@@ -1,15 +1,17 @@
-"""The curves of a panel as SVG: test accuracy over the rounds, mean over the seeds an arm has."""
+"""The curves of a panel as SVG: test accuracy over rounds or simulated time, mean over the seeds an arm has."""
 
 from __future__ import annotations
 
 import statistics
 from html import escape
 
-from ..stats import shared_rounds
+from ..stats import at_time, shared_rounds
 from .carry_out import Measured
+from .plan import Panel
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 760, 320, 48, 14, 36, 230
 COLOURS = ("#1f6fb4", "#d1495b", "#2e933c", "#8a5fbf", "#e08e0b", "#4a4a4a", "#17a2a2", "#b5651d")  # then dashed
+TIMES = 50  # points of a curve over simulated time
 Point = tuple[float, float]
 
 
@@ -40,7 +42,8 @@ def curves(measured: Measured) -> str | None:
         parts.append(f'<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="#dddddd"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end" fill="#444">{100 * level:.0f}</text>')
         parts.append(f'<text x="{below}" y="{HEIGHT - 18}" text-anchor="middle" fill="#444">{share * last:.0f}</text>')
-    parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 3}" text-anchor="middle" fill="#444">round</text>')
+    middle, title = (LEFT + right) / 2, axis(measured.panel)
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 3}" text-anchor="middle" fill="#444">{title}</text>')
     if measured.panel.target is not None and low < measured.panel.target < high:
         both = " ".join(at((x, measured.panel.target)) for x in (0.0, last))
         parts.append(f'<polyline points="{both}" stroke="#888888" stroke-dasharray="2 3"/>')
@@ -54,6 +57,18 @@ def curves(measured: Measured) -> str | None:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def axis(panel: Panel) -> str:
+    """What the curves of a panel are drawn over."""
+    return "round" if panel.sim_seconds is None else "simulated seconds"
+
+
 def _mean(measured: Measured, name: str) -> list[Point]:
-    shared = shared_rounds(measured.histories(name), "accuracy")
+    histories, end = measured.histories(name), measured.panel.sim_seconds
+    if end is not None:  # rounds of asynchronous runs differ from seed to seed
+        points = []
+        for time in (end * part / TIMES for part in range(TIMES + 1)):
+            values = [at_time(history, "accuracy", time) for history in histories]
+            points.append((time, statistics.mean(value for value in values if value is not None)))
+        return points
+    shared = shared_rounds(histories, "accuracy")
     return [(float(r), statistics.mean(row["accuracy"] for row in rows)) for r, rows in shared.items()]
