@@ -9,7 +9,7 @@ from ..stats import at_time, shared_rounds
 from .carry_out import Measured
 from .plan import Panel
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 760, 320, 48, 14, 36, 230
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 800, 320, 48, 14, 36, 270
 COLOURS = ("#1f6fb4", "#d1495b", "#2e933c", "#8a5fbf", "#e08e0b", "#4a4a4a", "#17a2a2", "#b5651d")  # then dashed
 TIMES = 50  # points of a curve over simulated time
 Point = tuple[float, float]
