@@ -86,7 +86,7 @@ def test_a_diagnosis_travels_too(cluster: Any) -> None:
     check_same(*both("fedhbm", diagnose=2))
 
 
-def test_a_hundred_thousand_clients_are_one_object(cluster: Any) -> None:
+def test_a_hundred_thousand_clients_give_the_bits_of_the_local_engine(cluster: Any) -> None:
     x = torch.randn(100_000, 3, generator=torch.Generator().manual_seed(0))
     data = fk.FederatedData(x, (x.sum(1) > 0).long(), range(100_001))
     task = fk.Task(lambda: torch.nn.Linear(3, 2), fk.cross_entropy, data, batch_size=1)
