@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from fedkeel import recipes
 from fedkeel.cli import main
@@ -15,6 +17,7 @@ from fedkeel.errors import InputError
 from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
 from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
 from fedkeel.lab.reproduce.picture import curves
+from fedkeel.lab.reproduce.progress import Progress
 from fedkeel.lab.reproduce.record import Record, Wanted
 from fedkeel.lab.reproduce.verdict import counted, gain, judge, per_seed, verdict
 from fedkeel.lab.stats import Arm, Gain
@@ -257,7 +260,7 @@ def test_a_study_is_only_read_the_second_time_and_writes_its_page(tmp_path: Path
     found = run(made, tmp_path / "runs", first, tmp_path / "out")
     assert first.count == 3 * 2 * 5
     again = run(made, tmp_path / "elsewhere", second, tmp_path / "out")
-    assert second.count == 3 * 2  # the last row of each run
+    assert second.count == 0
     assert page.page(made, again) == page.page(made, found)
     assert [one.arms for one in read(made, Place(made, tmp_path, tmp_path / "out"))] == [one.arms for one in found]
     text = index.write_page(made, found, tmp_path / "out").read_text()
@@ -421,6 +424,31 @@ def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):
     run(made, tmp_path)
     (left,) = estimate.left(made, place, compile=False)
     assert (len(left.runs), left.known, left.seconds) == (0, 3, 0)
+
+
+def test_every_arm_has_its_own_costs_and_asynchronous_ones_their_own_rounds(tmp_path: Path):
+    arms = {"short": {"run": "fedavg", "budget": "2"}, "long": {"run": "fedavg", "budget": "20"}, "async": "fedbuff"}
+    made = tiny(arms=arms, controls=[], paper={}, claims=[], fleet="phones", sim_seconds=200.0, eval_every="20s",
+                target=None, metric="last", heading="ours", seeds=[3, 1])  # fmt: skip
+    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    assert left.costs["long"].steps == 10 * left.costs["short"].steps
+    (measured,) = run(made, tmp_path)
+    for wanted in left.runs:
+        (history,) = measured.histories(wanted.arm)
+        rounds = history[-1]["round"]
+        assert rounds / 2 < left.rounds_of(wanted) < 2 * rounds
+
+
+def test_the_time_left_is_that_of_runs_that_are_not_known(tmp_path: Path):
+    made = tiny(seeds=[3, 2])
+    run(tiny(seeds=[3, 1]), tmp_path)
+    place = Place(made, tmp_path)
+    text = io.StringIO()
+    with Progress(estimate.left(made, place, compile=False), Console(file=text, width=200)) as progress:
+        total = progress.total
+        list(carry_out(made, place, progress.row))
+    assert progress.total == total and progress.done == pytest.approx(total)
+    assert len(text.getvalue().splitlines()) == 3 and "0:00:00 left" in text.getvalue().splitlines()[-1]
 
 
 def test_a_panel_can_have_devices_and_end_by_the_clock(tmp_path: Path):

@@ -99,8 +99,6 @@ class Place:
             history, status = one_run(wanted.study, task.made(), wanted.text, wanted.seed, folder, row)
             record = Record.of(history, status)
             record.write(self.record_of(wanted), wanted)
-        else:
-            watch(wanted, record.history[-1])
         return record
 
 
@@ -194,7 +192,7 @@ def study_of(panel: Panel, arm: Line, text: str, seed: int, **changes: Any) -> S
 
 def wanted_run(panel: Panel, arm: Line, text: str, seed: int) -> Wanted:
     """A reported run: all training data."""
-    return Wanted.of(study_of(panel, arm, text, seed), Path(panel.folder), arm.budget)
+    return Wanted.of(study_of(panel, arm, text, seed), Path(panel.folder), arm)
 
 
 def tuning_run(panel: Panel, arm: Line, text: str) -> Wanted:
@@ -204,7 +202,7 @@ def tuning_run(panel: Panel, arm: Line, text: str) -> Wanted:
     share = VALIDATION if panel.by.startswith("validation") else 0.0
     changes = {"rounds": rounds, "validation": share, "eval_last": None}
     study = study_of(panel, arm, text, panel.tuning_seed, **changes)
-    return Wanted.of(study, Path(panel.folder) / "tuning", arm.budget)
+    return Wanted.of(study, Path(panel.folder) / "tuning", arm)
 
 
 def _tune(panel: Panel, arm: Line, obtain: Obtain, ahead: Ahead) -> Choice | None:

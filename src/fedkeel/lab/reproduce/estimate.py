@@ -1,19 +1,30 @@
-"""How much work is left in a study, and how long it takes here, from a short probe of every task."""
+"""How much work is left in a study, and how long it takes here, from a short probe of every arm."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from ...pace import Buffered
 from ...run import training
 from ...task import Task
 from .carry_out import Measured, Place, all_runs, read
 from .plan import Panel, Plan
 from .record import Wanted
 
-PROBED = 3  # rounds
+PROBED = 3  # rounds of a cohort, or as many times all clients that are under way
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round of an arm takes; the clients of a probe's first rounds do not count."""
+
+    steps: float  # local steps, of all clients
+    seconds: float
+    evaluation: float  # seconds of one, beside those of a round
+    simulated: float  # seconds of the clock, where there is one
 
 
 @dataclass(frozen=True)
@@ -23,26 +34,30 @@ class Left:
     panel: Panel
     runs: Sequence[Wanted]  # that are not known yet
     known: int
-    steps: int  # local steps, of all clients
-    round_seconds: float
-    evaluation_seconds: float
-    sim_round: float = 0.0  # simulated seconds of a round
+    costs: Mapping[str, Cost] = field(default_factory=dict)  # by arm, of those that have a run left or a grid to extend
 
     def rounds_of(self, wanted: Wanted) -> int:
         """The rounds of a run; of one that ends by the clock, estimated."""
         study = wanted.study
-        return study.rounds if study.sim_seconds is None else math.ceil(study.sim_seconds / max(self.sim_round, 1e-9))
+        if study.sim_seconds is None:
+            return study.rounds
+        return math.ceil(study.sim_seconds / max(self.costs[wanted.arm].simulated, 1e-9))
 
     def seconds_of(self, wanted: Wanted, rounds: int | None = None) -> float:
         """How long a run takes, or its first rounds."""
-        rounds = self.rounds_of(wanted) if rounds is None else rounds
-        ends = [t * self.sim_round for t in range(-1, rounds + 1)]
+        cost, rounds = self.costs[wanted.arm], self.rounds_of(wanted) if rounds is None else rounds
+        ends = [t * cost.simulated for t in range(-1, rounds + 1)]
         evaluations = sum(wanted.study.evaluates(t, *ends[t : t + 2]) for t in range(rounds + 1))
-        return rounds * self.round_seconds + evaluations * self.evaluation_seconds
+        return rounds * cost.seconds + evaluations * cost.evaluation
 
     @property
     def seconds(self) -> float:
         return sum(map(self.seconds_of, self.runs))
+
+    @property
+    def steps(self) -> int:
+        """Local steps, of all clients."""
+        return round(sum(self.costs[wanted.arm].steps * self.rounds_of(wanted) for wanted in self.runs))
 
 
 def left(plan: Plan, place: Place, compile: bool) -> list[Left]:
@@ -54,24 +69,29 @@ def _left(measured: Measured, place: Place, compile: bool) -> Left:
     panel = measured.panel
     wanted = [run.compiled(compile) for run in all_runs(panel, measured.choices)]
     todo = [run for run in wanted if place.known(run) is None]
-    if not todo:
-        return Left(panel, [], len(wanted), 0, 0.0, 0.0)
-    task = todo[0].study.made_task()
-    todo[0].study.check(task)
-    steps, *seconds = _probe(todo[0], task)
-    found = Left(panel, todo, len(wanted) - len(todo), 0, *seconds)
-    return replace(found, steps=round(steps * sum(map(found.rounds_of, todo))))
+    open_grids = {arm.name for arm in panel.arms.values() if arm.tuned} - set(measured.choices)  # may be extended
+    first = {run.arm: run for run in reversed(wanted) if run in todo or run.arm in open_grids}
+    if not first:
+        return Left(panel, [], len(wanted))
+    task = next(iter(first.values())).study.made_task()
+    for run in first.values():
+        run.study.check(task)
+    return Left(panel, todo, len(wanted) - len(todo), {arm: _probe(run, task) for arm, run in first.items()})
 
 
-def _probe(wanted: Wanted, task: Task) -> tuple[float, float, float, float]:
-    """Local steps of a round, its seconds, those of an evaluation, and simulated ones; the first round is warm-up."""
-    study = replace(wanted.study, rounds=PROBED, eval_every=PROBED, eval_last=None, target=None, sim_seconds=None)
-    times = [time.perf_counter()]
+def _probe(wanted: Wanted, task: Task) -> Cost:
+    """The costs of a run, from its first rounds. Those of asynchronous runs begin with arrivals that are all early."""
+    algorithm, rounds = wanted.study.algorithm(wanted.text), PROBED
+    if isinstance(algorithm.pace, Buffered):
+        rounds *= math.ceil(algorithm.pace.inflight / algorithm.pace.buffer)
+    study = replace(wanted.study, rounds=rounds, eval_every=rounds, eval_last=None, target=None, sim_seconds=None)
+    ends: list[float] = []  # of round 0, which is an evaluation, ..., of the last round, which has another
     settings = study.run_config(wanted.seed).keywords() | {"engine": study.place()}
-    settings["callbacks"] = [lambda row: times.append(time.perf_counter())]
-    run = training.train(task, study.algorithm(wanted.text), study.world, **settings)
-    # times: start, round 0 (an evaluation), round 1, ..., the last (a round and an evaluation)
-    per_round = (times[-2] - times[2]) / (PROBED - 2)
-    evaluation = max(0.0, times[-1] - times[-2] - per_round)
-    last = run.history[-1]
-    return last["gradients"] / PROBED, per_round, evaluation, last.get("sim_seconds", 0.0) / PROBED
+    settings["callbacks"] = [lambda row: ends.append(time.perf_counter())]
+    history = training.train(task, algorithm, study.world, **settings).history
+    last = len(history) - 1
+    warm = last // 2
+    seconds = (ends[last - 1] - ends[warm]) / max(1, last - 1 - warm)
+    evaluation = max(0.0, ends[last] - ends[last - 1] - seconds)
+    simulated = history[last].get("sim_seconds", 0.0) - history[warm].get("sim_seconds", 0.0)
+    return Cost(history[last]["gradients"] / last, seconds, evaluation, simulated / (last - warm))

@@ -20,9 +20,9 @@ class Progress:
 
     def __init__(self, left: Sequence[Left], console: Console) -> None:
         self.console, self.began = console, time.monotonic()
-        self.by_place: dict[Path, Left] = {}
+        self.counted: set[Path] = set()  # runs whose time is part of the total
         for one in left:
-            self.by_place |= {run.place: one for run in one.runs}
+            self.counted |= {run.place for run in one.runs}
         self.panels = {one.panel.folder: one for one in left}
         self.total = sum(one.seconds for one in left)
         self.done = 0.0  # estimated seconds of the runs that have ended
@@ -39,13 +39,12 @@ class Progress:
         self.bar.stop()
 
     def row(self, wanted: Wanted, row: Row) -> None:
-        """Take in a row of a run; a run that was known has one row, its last."""
-        one = self.by_place.get(wanted.place) or self.panels.get(wanted.place.parts[0])  # or a grid's extension
-        if one is None or not one.runs:
-            return
-        spent = self.done + one.seconds_of(wanted, row["round"])
-        if wanted.place not in self.by_place and row["round"] == 0:
+        """Take in a row of a run."""
+        one = self.panels[wanted.place.parts[0]]
+        if wanted.place not in self.counted:  # an extension of a grid
+            self.counted.add(wanted.place)
             self.total += one.seconds_of(wanted)
+        spent = self.done + one.seconds_of(wanted, row["round"])
         ended = wanted.study.ends(row["round"], row.get("sim_seconds", 0.0))
         text = f"{wanted.text} #{wanted.seed}, round {row['round']}/{one.rounds_of(wanted)}, {self._left(spent)}"
         self.bar.update(self.line, total=self.total, completed=spent, description=one.panel.name, state=text)

@@ -17,6 +17,7 @@ from ...files import plain, read_json, write_json
 from ...run.checkpoint import environment
 from ...run.history import History
 from ..study import Study, folder_name
+from .plan import Line
 
 COLUMNS = (
     "round", "accuracy", "loss", "validation_accuracy", "validation_loss", "train_loss", "gradients", "samples",
@@ -31,12 +32,13 @@ class Wanted:
 
     study: Study  # of this algorithm and this seed alone
     place: Path  # its folder below a study's, for its run directory and for its record
+    arm: str  # the line of the panel that it belongs to
 
     @classmethod
-    def of(cls, study: Study, below: Path, budget: str | None) -> Wanted:
-        """The run of a study of one. below: the folder of its panel or of the panel's tuning; budget: the arm's own."""
-        name = study.algorithms[0] if budget is None else f"{study.algorithms[0]}+budget={budget}"
-        return cls(study, below / folder_name(name) / f"seed-{study.seeds[0]}")
+    def of(cls, study: Study, below: Path, arm: Line) -> Wanted:
+        """The run of a study of one. below: the folder of its panel or of the panel's tuning."""
+        name = study.algorithms[0] if arm.budget is None else f"{study.algorithms[0]}+budget={arm.budget}"
+        return cls(study, below / folder_name(name) / f"seed-{study.seeds[0]}", arm.name)
 
     @property
     def text(self) -> str:
