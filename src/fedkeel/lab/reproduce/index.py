@@ -17,13 +17,13 @@ from .verdict import counted, judge, per_seed
 
 INTRODUCTION = """# Results
 
-Every table and figure of the five papers that was run on two cores, under one of four headings:
+The tables and figures of the five papers, as far as they were run on two cores, under one of four headings:
 
 - **At the paper's setting**: its data, model, partition, cohort, local work and rounds.
 - **Near the paper's setting**: its model, partition rule, cohort, local work and at least half of its rounds, on data
   of the same source. What differs is named.
 - **On a stand-in**: something smaller. It says nothing about the paper's claim.
-- **Not run**, with the reason and the hours it would take.
+- **Not run**, with the reason and, where it was estimated, the hours it would take; "planned" panels come next.
 
 Each study's page has the figures by seed, with intervals, commits and the commands that repeat them. The runs are kept
 as small files below `STUDY/runs`; `fedkeel reproduce STUDY --out docs/results` reads those and runs what is missing,
@@ -80,7 +80,7 @@ def _table(heading: str, contents: dict[str, Any], studies: dict[str, Study]) ->
             items.setdefault(one.get("study", ""), []).append(one["item"])
         for name, (_, measured) in studies.items():
             for one in measured:
-                if name in items and one.panel.heading == heading:
+                if name in items and heading == ("not run" if not one.arms else one.panel.heading):
                     where = f"[{paper['short']}, {', '.join(items[name])}]({name}.md)"
                     lines.append(f"| {where} | {one.panel.name} | {_answer(one)} |")
     return lines if len(lines) > 2 else ["None yet."]
@@ -88,10 +88,9 @@ def _table(heading: str, contents: dict[str, Any], studies: dict[str, Study]) ->
 
 def _answer(measured: Measured) -> str:
     panel = measured.panel
-    if panel.heading == "not run":
-        return f"{panel.why} | {'unknown' if panel.hours is None else f'{panel.hours:g}'}"
     if not measured.arms:
-        return "0 | not run yet"
+        why = panel.why if panel.heading == "not run" else f"planned, {HEADINGS[panel.heading].lower()}"
+        return f"{why} | {'' if panel.hours is None else f'{panel.hours:g}'}"
     seeds = max(len(per_seed(measured, name, panel.metric)) for name in panel.arms)
     text = counted([claim.verdict for claim in judge(measured)])
     control = controls([measured])

@@ -17,7 +17,7 @@ from . import HEADINGS
 from .carry_out import Measured, texts_of
 from .picture import axis, curves
 from .plan import COSTS, WORLD, Panel, Plan
-from .verdict import Judged, counted, judge, missed, number, per_seed
+from .verdict import Judged, counted, judge, missed, per_seed
 
 UNITS = {
     "rounds": "rounds to the target", "gradients": "batch gradients to the target", "megabytes": "MB to the target",
@@ -37,9 +37,9 @@ def page(plan: Plan, measured: Sequence[Measured]) -> str:
     lines += ["", plan.note] if plan.note else []
     lines += [
         "",
-        f"    fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing",
+        *_commands(f"fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing"),
         "",
-        "± and [ ] are 95 % intervals over seeds (Student's t); arrows compare with the first line, theirs and ours.",
+        "± and [ ] are 95 % intervals over seeds (Student's t). The records are in the repository, below `docs/results`.",
         f"[The rule of the verdicts]({'../' * plan.name.count('/')}{RULE}). Every panel has its commands.",
     ]
     for heading, found in by_heading(measured).items():
@@ -117,7 +117,7 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
             f"Not run: {panel.why}.{hours}",
             *(["", f"The paper's figures: {known}."] if known else []),
             "",
-            f'    fedkeel reproduce {plan.name} --panel "{panel.name}"',
+            *_commands(f'fedkeel reproduce {plan.name} --panel "{panel.name}"'),
         ]
     lines += [f"| {UNITS[panel.metric]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
     lines += [_arm_line(measured, name) for name in panel.arms]
@@ -129,11 +129,16 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
         lines += [_claim_line(claim) for claim in claims]
     for part in (_savings(measured), _courses(measured), _tuning(measured), _cells(measured)):
         lines += ["", *part] if part else []
-    lines += ["", f'    fedkeel reproduce {plan.name} --panel "{panel.name}"']
+    again = [f'fedkeel reproduce {plan.name} --panel "{panel.name}"']
     for name, arm in panel.arms.items():
-        lines += [f"    {command(panel, text, arm.budget)}" for text in texts_of(arm, measured.choices)
+        again += [command(panel, text, arm.budget) for text in texts_of(arm, measured.choices)
                   if arm.take == "best" and name in measured.arms]  # fmt: skip
-    return [*lines, "", *_provenance(measured)]
+    return [*lines, "", *_commands(*again), "", *_provenance(measured)]
+
+
+def _commands(*lines: str) -> list[str]:
+    """As a block that may follow a list."""
+    return ["```sh", *lines, "```"]
 
 
 def _provenance(measured: Measured) -> list[str]:
@@ -146,20 +151,17 @@ def _provenance(measured: Measured) -> list[str]:
 
 def _arm_line(measured: Measured, name: str) -> str:
     """A line of the table; of an arm without runs, only what the paper says."""
-    panel, first = measured.panel, next(iter(measured.panel.arms))
-    metric, figure = panel.metric, panel.paper.get(name)
+    panel, metric = measured.panel, measured.panel.metric
     title = f"**control**: {name}" if name in panel.controls else name
-    paper = f"{figure} {_arrow(number(figure), number(panel.paper.get(first)))}".strip() if figure is not None else ""
+    paper = str(panel.paper.get(name, ""))
     values = per_seed(measured, name, metric)
     if not values:
         return f"| {title} | `{panel.arms[name].run}` | {paper} | not run yet | |"
     runs = measured.arms[name]
     digits = 2 if metric in ("accuracy", "last", "megabytes") else 1 if metric == "rounds" else 0
-    lost, half = missed(measured, name, metric), interval(list(values.values()))
+    lost, half = len(missed(measured, name, metric)), interval(list(values.values()))
     mean = f"{'> ' if lost else ''}{statistics.mean(values.values()):.{digits}f}"
     mean += f" ± {half:.{digits}f}" if half is not None else ""
-    base = per_seed(measured, first, metric)
-    mean += f" {_arrow(statistics.mean(values.values()), statistics.mean(base.values()))}" if base else ""
     counts = {"missed": lost, "diverged": sum(one.diverged for one in runs.values())}
     notes = [f"{count} {what}" for what, count in counts.items() if count]
     notes += [f"{len(values)} of {len(panel.seeds)} seeds"] if len(values) < len(panel.seeds) else []
@@ -167,13 +169,7 @@ def _arm_line(measured: Measured, name: str) -> str:
     algorithm = f"`{next(iter(runs)) if len(runs) == 1 else panel.arms[name].run}`"
     algorithm += f", budget {panel.arms[name].budget}" if panel.arms[name].budget else ""
     seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in values.values())
-    return f"| {title} | {algorithm} | {paper} | {mean.strip()}{extra} | {seeds} |"
-
-
-def _arrow(value: float | None, first: float | None) -> str:
-    if value is None or first is None or value == first:
-        return ""
-    return "↑" if value > first else "↓"
+    return f"| {title} | {algorithm} | {paper} | {mean}{extra} | {seeds} |"
 
 
 def _claim_line(claim: Judged) -> str:

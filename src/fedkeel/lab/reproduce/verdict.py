@@ -22,7 +22,9 @@ With one seed there is a gain and no verdict. Where the best value of the other 
 three extensions, the other arm may be better than it was seen to be: the verdict is "direction only" at most. On a
 stand-in, and in studies of our own, the same rule says "seen", "direction only" or "not seen": a stand-in says nothing
 about the paper's claim. A seed of the other arm that misses the target counts with the cost of all its rounds, which
-is less than the truth. A seed that diverges has the accuracy of its last model. A table is summarised by how many of
+is less than the truth. Where the other arm missed the target in every seed in which the arm did, the claim is
+"undecided": rounds were too few for both, and a control that got no further is not compared. (This was added on
+2026-11-18 after the runs of GEL with Adam, Table 2, whose two claims in rounds were "not reproduced" until then.) A seed that diverges has the accuracy of its last model. A table is summarised by how many of
 its claims hold, that is, are reproduced. Control arms are reported beside a claim and do not change its verdict.
 """
 
@@ -33,6 +35,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...run.history import History
@@ -42,7 +45,7 @@ from .plan import COSTS, Claim, Panel
 if TYPE_CHECKING:
     from .carry_out import Measured
 
-REPRODUCED, DIRECTION, NOT = "reproduced", "direction only", "not reproduced"
+REPRODUCED, DIRECTION, NOT, UNDECIDED = "reproduced", "direction only", "not reproduced", "undecided"
 SEEN = {REPRODUCED: "seen", NOT: "not seen"}  # the words for what is not a paper's
 
 
@@ -70,19 +73,24 @@ def judge(measured: Measured) -> list[Judged]:
         if own is None:
             continue
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
-        lost = missed(measured, claim.arm, metric)
-        broke = broke or lost > 0
+        lost, too = (missed(measured, name, metric) for name in (claim.arm, claim.than))
         paper, against = paper_gain(panel, claim), None
-        if claim.control:
+        if claim.control and not lost & missed(measured, claim.control, metric) >= set(panel.seeds):
             against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
-        said = None if own.low is None else verdict(own, paper, claim.margin, broke, bool(edge))
+        said = None if own.low is None else verdict(own, paper, claim.margin, broke or bool(lost), bool(edge))
+        if said is not None and lost and lost <= too and not broke:
+            said = UNDECIDED
         if panel.heading in ("stand-in", "ours") and said is not None:
             said = SEEN.get(said, said)
         notes = [f"{claim.than} is on the edge of its grid ({', '.join(edge)})"] if edge else []
-        notes += [f"{claim.arm} missed the target {lost} times, so the gain compares whole runs"] if lost else []
+        notes += [f"{claim.arm} missed the target {_times(len(lost))}, {claim.than} {_times(len(too))}"] if lost else []
         text, control = claim_text(claim, metric), None if against is None else _ends(against)
         judged.append(Judged(text, paper, metric, _ends(own), claim.control, control, said, "; ".join(notes)))
     return judged
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _ends(gain: Gain) -> list[float]:
@@ -126,7 +134,7 @@ def counted(verdicts: Sequence[str | None]) -> str:
     parts = []
     if known:
         held = known[REPRODUCED] + known[SEEN[REPRODUCED]]
-        some = f", {known[DIRECTION]} direction only" if known[DIRECTION] else ""
+        some = "".join(f", {known[one]} {one}" for one in (DIRECTION, UNDECIDED) if known[one])
         parts.append(f"{held} of {known.total()} claims hold{some}")
     parts += [f"{single} with one seed"] if single else []
     return "; ".join(parts) or "nothing is claimed"
@@ -183,12 +191,13 @@ def can_measure(measured: Measured, metric: str) -> bool:
     return metric not in COSTS or goal is None or goal in measured.arms
 
 
-def missed(measured: Measured, arm: str, metric: str) -> int:
-    """Seeds of an arm that did not reach the target; those of the arm that sets it are not counted."""
+def missed(measured: Measured, arm: str, metric: str) -> set[int]:
+    """Seeds of an arm that did not reach the target; none of the arm that sets it."""
     if metric not in COSTS or arm == measured.panel.quality_of or not can_measure(measured, metric):
-        return 0
-    goal = _goal(measured)
-    return sum(history.reaching(goal) is None for history in measured.histories(arm))
+        return set()
+    goal, found = _goal(measured), measured.arms.get(arm, {}).values()
+    runs = chain.from_iterable(zip(one.seeds, one.histories, strict=True) for one in found)
+    return {seed for seed, history in runs if history.reaching(goal) is None}
 
 
 def _figure(measured: Measured, arm: str, metric: str, history: History) -> float:
