@@ -176,3 +176,16 @@ def test_every_name_has_advice_which_explain_prints() -> None:
             assert mentioned in ADVICE
     printed = explain("scaffold+fedprox")
     assert f"use scaffold when {ADVICE['scaffold'].use}" in printed and f"not when {ADVICE['fedprox'].avoid}" in printed
+
+
+def test_defaults_that_are_not_the_papers_text_are_named() -> None:
+    text = explain("fedhbm+fathom:lr=0.1")
+    assert "where the defaults are not the paper's text:" in text
+    assert "(scale=elapsed)" in text and "(steps=floor)" in text and "(eq12=paper)" in text
+    assert "first_step=eta0" in explain("deltasgd") and "not the paper's text" not in explain("fedprox")
+
+
+def test_the_control_of_a_guess_is_defined_where_it_is_used() -> None:
+    assert "match-gel = E ||a_i with guesses||_1" in explain("fedavgcm:server_lr=match-gel")
+    assert "(u + g) / u" in explain("fedavg:client=adam,lr=match-gel")
+    assert "guesses" not in explain("fedavgcm").split("use fedavgcm")[0]

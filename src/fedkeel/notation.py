@@ -36,6 +36,7 @@ GHBM_PAPER = (
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
 WIDTHS_PAPER = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
 SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
+SCALE_DEPARTS = "The text scales by the rounds elapsed (scale=elapsed); s = C is what the authors' code does."
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Explained:
 
     reference: a paper on each line. formulas: its lines by place, or a function (part, algorithm) -> lines where
     parameters change them. server, client: the names of what it keeps there. traffic: a note on what is sent. stateful:
-    whether the rule, with its parameters, keeps these and has that note.
+    whether the rule, with its parameters, keeps these and has that note. departs: where the defaults are not what the
+    paper's text says, and why; a sentence on each line.
 
     >>> EXPLAINED[rules.Proximal].formulas
     {'gradient': 'g <- g + mu (y - x)'}
@@ -56,6 +58,7 @@ class Explained:
     client: tuple[str, ...] = ()
     traffic: str = ""
     stateful: Callable[[Any], bool] = lambda rule: True
+    departs: str = ""
 
 
 def _scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> Lines:
@@ -181,7 +184,12 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         {"gradient": "g <- g + mu (y - x)"},
     ),
     rules.Guess: Explained(GEL_PAPERS, _guess),
-    rules.GHBM: Explained(GHBM_PAPER, _ghbm, server=("the last tau models",)),
+    rules.GHBM: Explained(
+        GHBM_PAPER,
+        _ghbm,
+        server=("the last tau models",),
+        departs="The text does not define M while t <= tau; warmup=zero is what the authors' code does.",
+    ),
     rules.LocalGHBM: Explained(
         GHBM_PAPER,
         {
@@ -190,6 +198,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
             "finish": "a_i <- x",
         },
         client=("a_i", "t_i"),
+        departs=SCALE_DEPARTS,
     ),
     rules.FedHBM: Explained(
         GHBM_PAPER,
@@ -199,6 +208,7 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
             "finish": "a_i <- y",
         },
         client=("a_i", "t_i"),
+        departs=SCALE_DEPARTS,
     ),
     rules.FedCM: Explained(
         "Xu et al. 2021, FedCM (arXiv 2106.10874)",
@@ -250,7 +260,12 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         client=("previous",),
     ),
     rules.Fathom: Explained(
-        "Kan 2022, Federated hypergradient descent", _fathom, server=("s", "lr", "epochs", "batch", "h", "phi")
+        "Kan 2022, Federated hypergradient descent",
+        _fathom,
+        server=("s", "lr", "epochs", "batch", "h", "phi"),
+        departs="The text has floor(E n_i / B) steps (steps=floor); ceil is what the author's code does.\n"
+        "Equation 12 has a factor lr and leaves out the last gradient (eq12=paper); the code does neither.\n"
+        "lr, E and B are kept within bounds (*_min and *_max), the upper ones as in the code; the text has none.",
     ),
     rules.Schedule: Explained(formulas=_schedule),
     rules.OwnClasses: Explained(
@@ -284,14 +299,15 @@ class ExplainedOptimizer:
 
     lines: Callable[[Any, bool], list[str]]
     reference: str = ""
+    departs: str = ""  # as in `Explained`
 
 
 def _sgd(optimizer: SGD, server: bool) -> list[str]:
     x, move, b = ("x", "+ server_lr Delta", "beta") if server else ("y", "- lr g", "a")
     if not optimizer.momentum:
         return [f"{x} <- {x} {move}"]
-    step = f"{b} v {move}" if optimizer.nesterov else "v"
-    return [f"v <- {b} v {move}        {b} = {optimizer.momentum:g}", f"{x} <- {x} + {step}"]
+    step, start = f"{b} v {move}" if optimizer.nesterov else "v", "" if server else ", v = 0 at the start of a round"
+    return [f"v <- {b} v {move}        {b} = {optimizer.momentum:g}{start}", f"{x} <- {x} + {step}"]
 
 
 def _adaptive(optimizer: Adaptive, server: bool, second: str) -> list[str]:
@@ -347,6 +363,8 @@ OPTIMIZERS_EXPLAINED: dict[type[Optimizer], ExplainedOptimizer] = {
     DeltaSGD: ExplainedOptimizer(
         partial(_self_tuned, size=_curvature),
         "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)",
+        "The text takes a round's first step with eta_0 (first_step=eta0); the authors' code lets it grow first.\n"
+        "gamma = 2 and eps = 1e-8 are the code's; the text gives delta, eta_0 and theta_0.",
     ),
     SPS: ExplainedOptimizer(
         partial(_self_tuned, size=_polyak), "Loizou et al. 2021, Stochastic Polyak step-size for SGD (arXiv 2002.10542)"

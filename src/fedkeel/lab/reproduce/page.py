@@ -39,7 +39,7 @@ def page(plan: Plan, measured: Sequence[Measured]) -> str:
         "",
         *_commands(f"fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing"),
         "",
-        "± and [ ] are 95 % intervals over seeds (Student's t). The records are in the repository, below `docs/results`.",
+        "± and [ ] are 95 % intervals over seeds (Student's t). The repository has the records, below `docs/results`.",
         f"[The rule of the verdicts]({'../' * plan.name.count('/')}{RULE}). Every panel has its commands.",
     ]
     for heading, found in by_heading(measured).items():

@@ -24,8 +24,9 @@ stand-in, and in studies of our own, the same rule says "seen", "direction only"
 about the paper's claim. A seed of the other arm that misses the target counts with the cost of all its rounds, which
 is less than the truth. Where the other arm missed the target in every seed in which the arm did, the claim is
 "undecided": rounds were too few for both, and a control that got no further is not compared. (This was added on
-2026-11-18 after the runs of GEL with Adam, Table 2, whose two claims in rounds were "not reproduced" until then.) A seed that diverges has the accuracy of its last model. A table is summarised by how many of
-its claims hold, that is, are reproduced. Control arms are reported beside a claim and do not change its verdict.
+2026-11-18, after the runs of GEL with Adam, Table 2.) A seed that diverges has the accuracy of its last model. A table
+is summarised by how many of its claims hold, that is, are reproduced. Control arms are reported beside a claim and do
+not change its verdict.
 """
 
 from __future__ import annotations
