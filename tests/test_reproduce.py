@@ -401,6 +401,10 @@ def test_missing_data_stop_a_study_before_anything_is_run(tmp_path: Path, monkey
     assert main(["reproduce", "gel/table2", "--runs", str(tmp_path / "runs")]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "fedkeel data get mnist" in error and not (tmp_path / "runs").exists()
+    panels = ["--panel", "Synthetic, untuned", "--panel", "MNIST writers, untuned"]
+    assert main(["reproduce", "gel/table2", *panels, "--dry-run", "--json"]) == 0  # the other panels are estimated
+    first, second = json.loads(capsys.readouterr().out)["panels"]
+    assert first["hours"] > 0 and (second["to run"], second["hours"]) == (15, None)
 
 
 def test_what_is_marked_as_not_run_is_run_only_by_name():

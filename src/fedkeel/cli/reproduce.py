@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     made = plan.chosen(whole, arguments.panel, arguments.seeds)
     place = Place(made, arguments.runs, arguments.out)
     messages.print("Measuring how long a round takes ...", style="dim")
-    left = estimate.left(made, place, arguments.compile)
+    left = estimate.left(made, place, arguments.compile, refuses=not arguments.dry_run)
     if arguments.dry_run:
         _show(made, left, Console(), arguments.json)
         return 0
@@ -111,19 +111,25 @@ def _show(plan: Plan, left: Sequence[Left], console: Any, as_json: bool) -> None
     """What would be run."""
     from rich.table import Table
 
-    rows = [
-        {"panel": one.panel.name, "heading": one.panel.heading, "known": one.known, "to run": len(one.runs),
-         "rounds": sum(map(one.rounds_of, one.runs)), "steps": one.steps, "hours": round(one.seconds / 3600, 2)}
-        for one in left
-    ]  # fmt: skip
+    rows = []
+    for one in left:
+        row: dict[str, Any] = {"panel": one.panel.name, "heading": one.panel.heading, "known": one.known}
+        row |= {"to run": len(one.runs), "rounds": None, "steps": None, "hours": None}
+        if not one.missing:
+            row |= {"rounds": sum(map(one.rounds_of, one.runs)), "steps": one.steps}
+            row["hours"] = round(one.seconds / 3600, 2)
+        rows.append(row)
     if as_json:
         print(json.dumps({"name": plan.name, "panels": rows}))
         return
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+        table.add_row(*("-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+                        for value in row.values()))  # fmt: skip
     console.print(table)
-    hours = sum(one.seconds for one in left) / 3600
+    for why in dict.fromkeys(one.missing for one in left if one.missing):
+        console.print(f"Not estimated: {why}", soft_wrap=True)
+    hours = sum(one.seconds for one in left if not one.missing) / 3600
     grids = any(arm.tuned for one in left for arm in one.panel.arms.values())
     more = " Grids whose best value is at an edge are extended, which takes longer." if grids else ""
     console.print(f"About {hours:.2f} hours on this machine.{more} Nothing was run.", soft_wrap=True)

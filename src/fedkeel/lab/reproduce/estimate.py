@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...errors import InputError
 from ...pace import Buffered
 from ...run import training
 from ...task import Task
@@ -35,6 +36,7 @@ class Left:
     runs: Sequence[Wanted]  # that are not known yet
     known: int
     costs: Mapping[str, Cost] = field(default_factory=dict)  # by arm, of those that have a run left or a grid to extend
+    missing: str = ""  # why it cannot be run here; it then has no costs
 
     def rounds_of(self, wanted: Wanted) -> int:
         """The rounds of a run; of one that ends by the clock, estimated."""
@@ -60,23 +62,29 @@ class Left:
         return round(sum(self.costs[wanted.arm].steps * self.rounds_of(wanted) for wanted in self.runs))
 
 
-def left(plan: Plan, place: Place, compile: bool) -> list[Left]:
-    """Of every panel what is left. Refuses what cannot run here, such as a task without its data."""
-    return [_left(measured, place, compile) for measured in read(plan, place)]
+def left(plan: Plan, place: Place, compile: bool, refuses: bool = True) -> list[Left]:
+    """Of every panel what is left. What cannot run here, such as a task without its data, is refused or noted."""
+    return [_left(measured, place, compile, refuses) for measured in read(plan, place)]
 
 
-def _left(measured: Measured, place: Place, compile: bool) -> Left:
+def _left(measured: Measured, place: Place, compile: bool, refuses: bool) -> Left:
     panel = measured.panel
     wanted = [run.compiled(compile) for run in all_runs(panel, measured.choices)]
     todo = [run for run in wanted if place.known(run) is None]
+    found = Left(panel, todo, len(wanted) - len(todo))
     open_grids = {arm.name for arm in panel.arms.values() if arm.tuned} - set(measured.choices)  # may be extended
     first = {run.arm: run for run in reversed(wanted) if run in todo or run.arm in open_grids}
     if not first:
-        return Left(panel, [], len(wanted))
-    task = next(iter(first.values())).study.made_task()
+        return found
+    try:
+        task = next(iter(first.values())).study.made_task()
+    except InputError as error:
+        if refuses:
+            raise
+        return replace(found, missing=str(error))
     for run in first.values():
         run.study.check(task)
-    return Left(panel, todo, len(wanted) - len(todo), {arm: _probe(run, task) for arm, run in first.items()})
+    return replace(found, costs={arm: _probe(run, task) for arm, run in first.items()})
 
 
 def _probe(wanted: Wanted, task: Task) -> Cost:
