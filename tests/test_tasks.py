@@ -381,6 +381,11 @@ def test_windows_of_a_role_predict_what_it_says_next(real):
         begin, end = task.data.offsets[client : client + 2]
         assert torch.equal(task.data.x[begin + 1 : end, -1], task.data.y[begin : end - 1])
     assert short(task, rounds=1).status == "done"
+    mixed = fk.tasks.shakespeare(roles=5, limit=50, length=40, hidden=16, layers=1, test=100, partition="iid")
+    assert (mixed.data.offsets == task.data.offsets).all() and not torch.equal(mixed.data.x, task.data.x)
+    rows, mixed_rows = (sorted(map(tuple, one.data.x.tolist())) for one in (task, mixed))
+    assert rows == mixed_rows and torch.equal(mixed.data.test[0], task.data.test[0])
+    assert mixed.spec == "shakespeare:roles=5,limit=50,length=40,hidden=16,layers=1,test=100,partition=iid"
     with pytest.raises(InputError, match="roles were asked for"):
         fk.tasks.shakespeare(roles=5000)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import draws
 from ..data import FederatedData, read, store
-from ..errors import InputError
+from ..errors import InputError, check
 from ..models.text import shakespeare_lstm
 from ..task import Task, cross_entropy
 from ..world import Budget, Epochs, UniformSteps
@@ -29,20 +29,21 @@ SETTINGS: dict[str, tuple[int, int, float, Budget, float | None, int | None, int
 
 def shakespeare(
     setting: Literal["gel", "ghbm"] = "gel", roles: int | None = None, limit: int | None = None, length: int = 80,
-    hidden: int | None = None, layers: int = 2, test: int = 10_000, seed: int = 0,
+    hidden: int | None = None, layers: int = 2, test: int = 10_000, partition: Literal["roles", "iid"] = "roles",
+    seed: int = 0,
 ) -> Task:  # fmt: skip
     """Next-character prediction; a client is a role of a play, its samples are windows of its speeches.
 
     setting: "gel" (all roles, 256 hidden units) or "ghbm" (100 roles with 2,000 samples at most, 100 hidden units).
     roles, limit, hidden: change the setting's; roles are drawn by `seed`. test: windows kept for testing, evenly spaced
-    over all roles' test parts.
+    over all roles' test parts. partition: "iid" shuffles the training windows of these roles over as many clients.
     """
     name = named(shakespeare, locals())
     units, batch, lr, budget, target, most, each = SETTINGS[setting]
     return Task(
         model=partial(shakespeare_lstm, len(ALPHABET), hidden or units, layers),
         loss=cross_entropy,
-        data=_data(store.folder("shakespeare"), roles or most, limit or each, length, test, seed),
+        data=_data(store.folder("shakespeare"), roles or most, limit or each, length, test, partition, seed),
         batch_size=batch,
         lr=lr,
         budget=budget,
@@ -61,7 +62,10 @@ def encode(text: str) -> NDArray[np.int32]:
 
 
 @lru_cache(maxsize=1)
-def _data(folder: Path, roles: int | None, limit: int | None, length: int, test: int, seed: int) -> FederatedData:
+def _data(
+    folder: Path, roles: int | None, limit: int | None, length: int, test: int, partition: str, seed: int
+) -> FederatedData:
+    check(partition in ("roles", "iid"), "shakespeare", "partition", "'roles' or 'iid'", partition)
     file = folder / "roles.jsonl"
     found = {f"{role.play}: {role.name}": encode("\n".join(role.speeches))
              for role in read.roles(file if file.exists() else folder)}  # fmt: skip
@@ -79,7 +83,11 @@ def _data(folder: Path, roles: int | None, limit: int | None, length: int, test:
     windows, held_all = np.concatenate(train), np.concatenate(held)
     held_all = held_all[np.linspace(0, len(held_all) - 1, min(len(held_all), test)).astype(np.int64)]
     offsets = np.cumsum([0, *map(len, train)])
-    return FederatedData(windows[:, :-1], windows[:, -1], offsets, names, (held_all[:, :-1], held_all[:, -1]))
+    if partition == "iid":
+        windows = draws.generator(seed, "iid").permutation(windows)
+        names = [f"{number:03d}" for number in range(len(names))]
+    how, pairs = "shuffled over the clients" if partition == "iid" else "", (held_all[:, :-1], held_all[:, -1])
+    return FederatedData(windows[:, :-1], windows[:, -1], offsets, names, pairs, how)
 
 
 def _windows(text: NDArray[np.int32], length: int, begin: int, end: int | None) -> NDArray[np.int32]:
