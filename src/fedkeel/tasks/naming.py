@@ -49,10 +49,10 @@ def named(make: Callable[..., Any], given: dict[str, Any]) -> Name:
             check(value in COEFFICIENT, task, name, str(COEFFICIENT), value)
         elif kind is bool:
             check(isinstance(value, bool), task, name, "true or false", value)
-        elif isinstance(value, str) and kind in (str, str | float):
+        elif isinstance(value, str) and kind in (str, str | float | None):
             check(not {",", "+"} & set(value), task, name, "without ',' and '+', so that it fits into a name", value)
-        elif kind == str | float:
-            check(value in COEFFICIENT, task, name, f"a file or {COEFFICIENT}", value)
+        elif kind == str | float | None:
+            check(value is None or value in COEFFICIENT, task, name, f"a file or {COEFFICIENT}", value)
         elif known := get_args(kind):
             more = ", or a function that makes an nn.Module" if name == "model" else ""
             check(value in known, task, name, f"one of {', '.join(known)}{more}", value)
