@@ -124,8 +124,8 @@ def _check_no_blank(what: str, name: str, read: Read) -> None:
         many = "1 row of the file is" if len(rows) == 1 else f"{len(rows):,} rows of the file are"
         word = f" ({values[rows[0]]!r})" if values[rows[0]] else ""
         raise InputError(
-            f"Line {read.lines[rows[0]]}: the {what} column {name!r:.100} is blank{word}; {many} like that. Fill them in, or "
-            "take them out of the file."
+            f"Line {read.lines[rows[0]]}: the {what} column {name!r:.100} is blank{word}; {many} like that. Fill "
+            "them in, or take them out of the file."
         )
 
 

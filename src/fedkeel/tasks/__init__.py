@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import grammar
 from ..errors import InputError, unknown
@@ -58,6 +58,10 @@ def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
         if key not in (known := [*inspect.signature(TASKS[name]).parameters, "pretrained"]):
             raise unknown(f"parameter of task {name}", key, known)
     return TASKS[name], values
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"{unknown('task', name, [make.__name__ for make in ALL])}")
 
 
 __all__ = ["TASKS", "find", "get", *(make.__name__ for make in ALL)]

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, get_args
 from torch import nn
 
 from .. import grammar
-from ..errors import check
+from ..errors import InputError, check
 from ..ranges import CLIENTS, COEFFICIENT, COUNT, SEED, Range
 from ..task import Task
 
@@ -73,7 +73,13 @@ def takes_model(
     def made(*words: Any, **given: Any) -> Task:
         values = inspect.signature(make).bind(*words, **given).arguments
         own = values.get("model")
-        if isinstance(own, nn.Module) or not callable(own):  # a module is refused with the texts that are no names
+        if isinstance(own, nn.Module):
+            title = make.__name__.replace("_", "-")
+            raise InputError(
+                f"The 'model' parameter of {title} is an instance of {type(own).__name__}; pass the class, or a "
+                "function that makes an nn.Module: every run makes a fresh one."
+            )
+        if not callable(own):  # a name, or refused with the texts that are none
             return make(**values)
         task = make(**{name: value for name, value in values.items() if name != "model"})
         name, shown = grammar.parse(str(task.spec))[0]
