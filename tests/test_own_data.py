@@ -13,6 +13,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.data.csv_files import csv_summary
 from fedkeel.data.partition import iid
 
 FederatedData = fk.FederatedData
@@ -74,6 +75,9 @@ def test_a_share_of_zero_keeps_no_test_rows_in_python_and_on_the_command_line(fi
         assert data.test is None and len(data.x) == 20
     tested = fk.tasks.get(f"csv:file={file},client=site,target=ill,test=0").held_out(0.2, "client_test").data
     assert len(tested.x) == 16 and torch.equal(tested.test[0], tested.client_test[0])
+    assert "16 training rows, 4 test rows (those of the tests of clients);" in csv_summary(file, tested)
+    twice = fk.tasks.get(f"csv:file={file},client=site,target=ill").held_out(0.25, "client_test").held_out(0.2).data
+    assert "4 test rows, 4 rows for tests of clients, 2 rows for validation;" in csv_summary(file, twice)
 
 
 def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_path, capsys):

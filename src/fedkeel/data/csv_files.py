@@ -142,8 +142,12 @@ def csv_summary(path: Place, data: FederatedData) -> str:
     """What `from_csv` did, in lines."""
     assert data.table is not None
     tested = "no test rows" if data.test is None else f"{len(data.test[0]):,} test rows"
-    for part, use in ((data.client_test, "tests of clients"), (data.validation, "validation")):
-        tested += "" if part is None else f", {len(part[0]):,} rows for {use}"
+    raw = data.table.raw
+    if "client_test" in raw and raw["client_test"] is raw.get("test"):
+        tested += " (those of the tests of clients)"
+    elif data.client_test is not None:
+        tested += f", {len(data.client_test[0]):,} rows for tests of clients"
+    tested += "" if data.validation is None else f", {len(data.validation[0]):,} rows for validation"
     head = f"{os.fspath(path)}: {len(data):,} clients, {len(data.x):,} training rows, {tested}"
     lines = [f"{head}; targets: {_targets_in_words(data)}", *str(data.table).splitlines()]
     return "\n  ".join(lines)
