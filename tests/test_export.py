@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,6 +55,7 @@ def test_scaled_pictures_go_in_raw():
         (["nowhere", "--out", "x"], "nowhere"),
         (["both", "--out", "x"], "both holds 2 runs; name one of them, such as"),
         (["run", "--out", "full"], "full is not empty"),
+        (["python", "--out", "x"], "in Python: fk.export(DIR, OUT, task=task)."),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(hearts, tmp_path, monkeypatch, capsys, words, said):
@@ -60,6 +63,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(hearts, tmp_path, monkey
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("")
     assert main(["run", "digits", "fedavg", "fedprox", "--rounds", "1", "--out", "both"]) == 0
+    fk.train(replace(fk.tasks.digits(), spec=None), "fedavg", rounds=1, checkpoint="python")
     capsys.readouterr()
     assert main(["export", *words]) == 2
     err = capsys.readouterr().err
@@ -96,9 +100,35 @@ def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, t
     (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,old\n")
     failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert failed.returncode == 1 and failed.stderr == f"{command[-1]}: row 2, column 'age': 'old' is not a number\n"
-    (tmp_path / "rows.csv").write_text("sex\nf\n")
-    failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert failed.stderr == f"{command[-1]}: row 1 has no value for the column 'age'\n"
+    for text, said in (
+        ("sex\nf\n", "it has no column 'age'"),
+        ("sex,age\nf\n", "row 1 has no value for the column 'age'"),
+        ("sex;age\nf;30\n", "it has semicolons between the values; save it with commas"),
+        ("", "the file is empty"),
+        ("sex,age\n", "it has no rows below the line with the names of its columns"),
+    ):
+        (tmp_path / "rows.csv").write_text(text)
+        failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+        assert failed.returncode == 1 and failed.stderr == f"{command[-1]}: {said}\n"
+
+
+@pytest.mark.extra
+def test_the_example_of_the_documentation_feeds_the_bare_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(
+        f"{'AB'[i % 2]},{30 + i},{('heart', 'lung')[i % 3 == 0]},{80 + i},{('no', 'yes')[i > 20]}\n" for i in range(40)
+    )
+    (tmp_path / "patients.csv").write_text("hospital,age,ward,glucose,readmitted\n" + rows)
+    task = fk.tasks.get("csv:file=patients.csv,client=hospital,target=readmitted")
+    run = fk.train(task, "fedavg", rounds=2)
+    fk.export(run, "readmitted")
+    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
+    found: dict = {}
+    exec(page.split("```python\n")[1].split("```")[0], found)
+    about = task.data.table.preparation
+    inputs = about.inputs(about.encode({"age": ["71"], "ward": ["surgery"], "glucose": [""]}))
+    assert inputs[0, 1:].tolist() == [0, 0, 0]  # neither ward, and the mean
+    assert torch.allclose(found["scores"], run.model()(inputs.float()))
 
 
 class Two(nn.Module):

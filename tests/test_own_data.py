@@ -13,6 +13,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.data.csv_files import csv_summary
 from fedkeel.data.partition import iid
 
 FederatedData = fk.FederatedData
@@ -60,8 +61,23 @@ def test_what_is_fitted_never_sees_rows_that_are_held_out(file, part):
 def test_a_share_of_every_clients_rows_may_be_the_test_set(file):
     data = FederatedData.from_csv(file, "site", "ill", test=0.2, verbose=False)
     assert data.sizes([0, 1]).tolist() == [8, 8] and len(data.test[0]) == 4
-    with pytest.raises(fk.InputError, match="'test' parameter of from_csv"):
-        FederatedData.from_csv(file, "site", "ill", test=1.5)
+    for wrong in (1.5, -0.1, True, False):
+        with pytest.raises(fk.InputError, match=r"must be a file, or a share of every client's rows: 0 or a number in"):
+            FederatedData.from_csv(file, "site", "ill", test=wrong)
+
+
+def test_a_share_of_zero_keeps_no_test_rows_in_python_and_on_the_command_line(file):
+    for data in (
+        FederatedData.from_csv(file, "site", "ill", test=0, verbose=False),
+        fk.tasks.get(f"csv:file={file},client=site,target=ill,test=0").data,
+        fk.tasks.get(f"csv:file={file},client=site,target=ill,test=none").data,
+    ):
+        assert data.test is None and len(data.x) == 20
+    tested = fk.tasks.get(f"csv:file={file},client=site,target=ill,test=0").held_out(0.2, "client_test").data
+    assert len(tested.x) == 16 and torch.equal(tested.test[0], tested.client_test[0])
+    assert "16 training rows, 4 test rows (those of the tests of clients);" in csv_summary(file, tested)
+    twice = fk.tasks.get(f"csv:file={file},client=site,target=ill").held_out(0.25, "client_test").held_out(0.2).data
+    assert "4 test rows, 4 rows for tests of clients, 2 rows for validation;" in csv_summary(file, twice)
 
 
 def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_path, capsys):
@@ -86,6 +102,90 @@ def test_columns_may_be_left_out_or_be_names(file):
     assert names.x.shape == (20, 19 + 2)
     with pytest.raises(fk.InputError, match="Unknown column 'agee'"):
         FederatedData.from_csv(file, "site", "ill", drop=["agee"])
+    one = FederatedData.from_csv(file, "site", "ill", drop="age", verbose=False)
+    assert torch.equal(one.x, data.x)
+    with pytest.raises(fk.InputError, match="no feature column"):
+        FederatedData.from_csv(file, "site", "ill", drop="age|sex")
+
+
+def test_a_column_that_cannot_be_used_is_left_out_in_the_form_that_was_given(tmp_path):
+    rows = "".join(f"{i},a,2024-03-{i % 28 + 1:02d} 10:{i % 60:02d},{i % 2}\n" for i in range(200))
+    (tmp_path / "a.csv").write_text("id,c,at,y\n" + rows)
+    with pytest.raises(fk.InputError, match=r"looks like dates; 100 are allowed. Leave it out: drop=\['id', 'at'\]\.$"):
+        FederatedData.from_csv(tmp_path / "a.csv", "c", "y", drop=["id"])
+    with pytest.raises(fk.InputError, match=r"Leave it out: drop=id\|at, in quotes\.$"):
+        fk.tasks.get(f"csv:file={tmp_path}/a.csv,client=c,target=y,drop=id")
+    with pytest.raises(fk.InputError, match=r"Leave it out: drop=at\.$"):
+        fk.tasks.get(f"csv:file={tmp_path}/a.csv,client=c,target=y")
+
+
+def test_words_that_count_as_blanks_and_months_are_remarked_upon(tmp_path, capsys):
+    rows = "".join(f"a,{('none', 'heart', 'lung')[i % 3]},2024-{i % 12 + 1:02d},{i % 2}\n" for i in range(24))
+    (tmp_path / "a.csv").write_text("c,ward,month,y\n" + rows)
+    FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
+    _, ward, month, _ = capsys.readouterr().err.splitlines()
+    assert "8 blank became 0 in all (the file has 'none' 8 times, which counts as blank)" in ward
+    assert "looks like dates" in month and "dates" not in ward
+
+
+def labelled(tmp_path, labels, head="c,x,y"):
+    path = tmp_path / "labels.csv"
+    path.write_text(f"{head}\n" + "".join(f"{'ab'[i % 2]},{i % 5},{label}\n" for i, label in enumerate(labels)))
+    return f"csv:file={path},client=c,target=y"
+
+
+def test_whole_numbers_are_classes_of_the_whole_file_whatever_the_split_keeps_for_the_test(tmp_path, capsys):
+    rare = labelled(tmp_path, [10, -1] * 40 + [77])  # a class of one row
+    for seed in range(12):
+        task = fk.tasks.get(f"{rare},seed={seed},test=0.5")
+        assert task.data.class_names == ["-1", "10", "77"]
+        assert task.model()(task.data.x[:1].float()).shape == (1, 3)
+        if 2 in task.data.test[1].tolist():
+            break
+    else:
+        pytest.fail("no seed keeps the rare class for the test")
+    assert 2 not in task.data.y.tolist()
+    assert fk.train(task, "fedavg", rounds=1).history[-1]["accuracy"] is not None
+    assert main(["data", "show", labelled(tmp_path, [0, 1] * 20)]) == 0
+    assert "targets: classes 0, 1\n" in capsys.readouterr().err
+    assert main(["data", "show", labelled(tmp_path, range(15))]) == 0
+    assert "targets: 15 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labels", [range(1000, 1300), [f"p{i}" for i in range(300)], [i % 31 for i in range(300)]])
+def test_a_target_with_too_many_classes_is_refused_by_its_name(tmp_path, labels):
+    wrong = r"target column 'y' has (300|31) different values in 300 rows, each of them a class; at most 1,000"
+    for more in ("", ",test=0"):
+        with pytest.raises(fk.InputError, match=wrong):
+            fk.tasks.get(labelled(tmp_path, labels) + more)
+
+
+def test_a_tenth_of_the_rows_may_be_classes(tmp_path):
+    assert len(fk.tasks.get(labelled(tmp_path, [i % 30 for i in range(300)])).data.class_names) == 30
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("csv", "The task csv has no file, client and target: write csv:file=FILE.csv,client=COLUMN,target=COLUMN."),
+        ("csv:file=hearts.csv,client=site", "The task csv has no target: write csv:file=hearts.csv,"),
+        ("csv:file=hearts.csv,client=site", "Its columns are site, age, sex, ill."),
+        ("hearts.csv", "for a CSV file write csv:file=hearts.csv,client=COLUMN,target=COLUMN. Its columns are site,"),
+        (
+            "./none.csv",
+            "'./none.csv' is no task; for a CSV file write csv:file=./none.csv,client=COLUMN,target=COLUMN.",
+        ),
+        ("csv:file=hearts.csv,client=site,target=ill,drop=age,sex", "have | between them, in quotes: 'drop=age|sex'."),
+        ("csv:file=hearts.csv,drop=age,sex,client=site,target=ill", "have | between them, in quotes: 'drop=age|sex'."),
+        ("csv:file=ages.csv,client=age,target=ill", "'age' makes 30 clients of one row each, and a test share of 0.2"),
+    ],
+)
+def test_a_task_for_a_file_that_is_not_right_says_what_to_write(file, tmp_path, monkeypatch, capsys, text, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ages.csv").write_text("age,x,ill\n" + "".join(f"{i},1,0\n" for i in range(30)))
+    assert main(["run", text, "fedavg"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
 
 
 def pictures(root, depth):
@@ -228,8 +328,6 @@ def test_a_csv_file_is_a_task_of_the_command_line_and_its_runs_can_be_repeated(f
     assert main([*words, "--out", str(tmp_path / "own")]) == 0
     used = len(task.held_out(0.25, "client_test").data.x)
     assert f"fitted on {used} training rows" in capsys.readouterr().err and used < len(task.data.x)
-    with pytest.raises(fk.InputError, match="write csv:file="):
-        fk.tasks.get("csv")
     (tmp_path / "doses.csv").write_text("c,x,dose\n" + "".join(f"a,{i},{i / 4}\n" for i in range(10)))
     numbers = fk.train(fk.tasks.get(f"csv:file={tmp_path}/doses.csv,client=c,target=dose"), "fedavg", rounds=20)
     assert numbers.history[-1]["loss"] < numbers.history[0]["loss"]

@@ -275,6 +275,25 @@ def test_a_sweep_keeps_a_tenth_for_validation_and_reports_how_it_chose(tmp_path:
     assert json.loads(capsys.readouterr().out)["validation"] == 0.0
 
 
+def test_the_help_of_a_sweep_lists_what_to_choose_by_and_its_own_validation_share(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "validation: not trained on, evaluated; default 0.1" in said
+    assert f"--by NAME what a cell is chosen by: {', '.join(BY)}; default the first" in said
+
+
+def test_a_sweep_of_a_table_says_that_tests_of_clients_need_the_same_share(tmp_path: Path, capfd: Any) -> None:
+    rows = "".join(f"{'ab'[i % 2]},{i % 7},{i % 2}\n" for i in range(80))
+    (tmp_path / "t.csv").write_text("c,x,y\n" + rows)
+    words = ["sweep", f"csv:file={tmp_path}/t.csv,client=c,target=y,test=0", "fedavg", "--grid", "lr=0.01,0.1"]
+    for number, more in enumerate(([], ["--client-test", "0.2"])):
+        assert main([*words, *more, "--rounds", "1", "--jobs", "1", "--out", str(tmp_path / str(number))]) == 0
+        said = capfd.readouterr()
+        assert ("sweep with the same --client-test" in said.out) == (not more)
+        assert "no test set" not in said.err  # of its processes, either
+
+
 def test_a_grid_goes_on_beyond_its_ends_by_its_own_ratio() -> None:
     grid = Grid("fedavg", {"lr": [0.1, 0.01, 1], "momentum": [0, 0.9]})
     assert grid.beyond("lr", 1).values["lr"] == [0.01, 0.1, 1, 10.0]

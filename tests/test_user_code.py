@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -354,6 +355,9 @@ def test_without_a_test_set_one_line_says_what_is_missing() -> None:
     with pytest.warns(fk.StabilityWarning, match=r"no test set, so the history has no test loss .* give test=\(inputs"):
         run = play(task)
     assert run.history[-1]["accuracy"] is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fk.sweep(task, "fedavg", {"lr": [0.01, 0.1]}, rounds=1).best is not None  # it chooses on validation data
 
 
 # Numbers

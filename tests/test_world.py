@@ -131,13 +131,20 @@ def test_epochs_become_steps(budget, samples, batch_size, steps):
         lambda: fk.UniformSteps(5, 4), lambda: fk.UniformSteps(-1, 4), lambda: fk.UniformSteps(0, 0),
         lambda: fk.UniformSteps(1.5, 4), lambda: fk.FixedSteps(0), lambda: fk.FixedSteps(2.0), lambda: fk.Epochs(0),
         lambda: fk.Epochs(-1), lambda: fk.Epochs(1.5, per_epoch=True), lambda: fk.Epochs(1, drop_last=True),
-        lambda: fk.World(budget=10), lambda: fk.World(budget="4:13"), lambda: fk.World(budget=fk.World()),
+        lambda: fk.World(budget=0), lambda: fk.World(budget=2.5), lambda: fk.World(budget=fk.World()),
         lambda: fk.World(expected_steps=0), lambda: fk.World(sampler="best"),
     ],
 )  # fmt: skip
 def test_a_budget_that_cannot_be_is_refused(make):
     with pytest.raises(fk.InputError, match="must be"):
         make()
+
+
+def test_a_world_takes_a_budget_as_the_command_line_has_it():
+    for text, same in (("3:8", fk.UniformSteps(3, 8)), (5, fk.FixedSteps(5)), ("2e", fk.Epochs(2))):
+        assert fk.World(budget=text) == fk.World(budget=same)
+    with pytest.raises(fk.InputError, match="'3-8' is not one of 4:13"):
+        fk.World(budget="3-8")
 
 
 budgets = st.one_of(

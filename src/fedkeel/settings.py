@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from . import ranges
@@ -115,9 +115,13 @@ def from_file(owner: type, config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config.get(name, one.default) for name, one in settings(owner).items()}
 
 
-def add_flags(parser: argparse.ArgumentParser, owner: type) -> None:
-    """Add a flag for every setting of `owner`; its value is None where the user does not give it."""
+def add_flags(parser: argparse.ArgumentParser, owner: type, defaults: Mapping[str, Any] | None = None) -> None:
+    """Add a flag for every setting of `owner`; its value is None where the user does not give it.
+
+    defaults: those that a command has of its own, for the help.
+    """
     for name, one in settings(owner).items():
+        one = replace(one, default=(defaults or {}).get(name, one.default))
         flag = "--" + name.replace("_", "-")
         if one.kind is SWITCH:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=one.text)

@@ -30,13 +30,16 @@ def add_command(
     return parser
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The flags of all commands that train: settings, world, seeds and output directory."""
+def add_settings(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """The flags of all commands that train: settings, world, seeds and output directory.
+
+    defaults: those of settings that this command has of its own.
+    """
     from ..run.config import RunConfig
     from ..settings import add_flags
     from ..world import World
 
-    add_flags(parser, RunConfig)
+    add_flags(parser, RunConfig, defaults)
     parser.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
     add_flags(parser, World)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")

@@ -19,19 +19,27 @@ data: a tenth of every client's samples that is not trained on (--validation). -
 (default), validation_loss, train_loss, each the mean of the last rounds; test_accuracy, test_best and test_rounds look
 at the test set, and the table says so. Report the best cell with fedkeel run: all training data, other seeds."""
 
+# Of a table of one's own; other tasks have a test set that every run shares.
+UNTESTED = (
+    "To test the best on each client by fedkeel run --client-test SHARE, sweep with the same --client-test: this sweep "
+    "has used those rows to train and to choose."
+)
+
 
 def add_command(commands: Any) -> None:
     """Add `sweep` to the command's parser."""
+    from ..lab.sweep.grid import BY, VALIDATION
+
     help = "try values of an algorithm's keys in parallel, find the best"
     sweep = flags.add_command(commands, "sweep", do, help, EXAMPLES)
     sweep.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
     sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
-    sweep.add_argument("--by", metavar="NAME", help="what a cell is chosen by; default validation_accuracy")
+    sweep.add_argument("--by", metavar="NAME", help=f"what a cell is chosen by: {', '.join(BY)}; default the first")
     sweep.add_argument("--optuna", type=int, metavar="N", help="search with N trials (needs optuna)")
     sweep.add_argument("--png", type=Path, metavar="FILE", help="write the heat map as a picture (needs matplotlib)")
-    flags.add_settings(sweep)
+    flags.add_settings(sweep, validation=VALIDATION)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -115,6 +123,8 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
         console = flags.terminal()
         heatmap.draw(choice, console)
         console.print(f"Saved in {out}.", style="dim", soft_wrap=True, highlight=False)
+        if config["task"].startswith("csv:") and not config.get("client_test"):
+            console.print(UNTESTED, style="dim", soft_wrap=True, highlight=False)
     if getattr(arguments, "png", None) is not None:
         heatmap.save(choice, arguments.png)
     return 3 if all(one.arm.diverged for one in choice.ranked) else 0

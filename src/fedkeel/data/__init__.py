@@ -162,8 +162,8 @@ class FederatedData:
     @classmethod
     def from_csv(
         cls, path: str | os.PathLike[str], client_column: str, target_column: str,
-        test: str | os.PathLike[str] | float | None = None, *, drop: Sequence[str] = (), categories: Sequence[str] = (),
-        scale: bool = True, seed: int = 0, verbose: bool = True,
+        test: str | os.PathLike[str] | float | None = None, *, drop: str | Sequence[str] = (),
+        categories: str | Sequence[str] = (), scale: bool = True, seed: int = 0, verbose: bool = True,
     ) -> Self:  # fmt: skip
         """A CSV file with a header line; every other column is a feature.
 
@@ -172,8 +172,9 @@ class FederatedData:
         printed on stderr (`verbose`); `data.table` keeps it, and `fedkeel export` gives it away with the model.
 
         test: another file with the same columns, of which the client column may be missing; or the share of every
-        client's rows that are kept for the test, drawn by `seed`. drop: columns to leave out. categories: columns of
-        numbers that are names. Targets that are texts become class numbers in sorted order.
+        client's rows that are kept for the test, drawn by `seed`; 0 or None for no test set. drop: columns to leave
+        out. categories: columns of numbers that are names; both may be a list, or a text with `|` between names.
+        Targets that are texts become class numbers in sorted order.
 
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -183,9 +184,9 @@ class FederatedData:
         >>> data.client_ids.tolist(), data.y.tolist(), data.x.tolist()
         (['A', 'B'], [0, 0, 1], [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]])
         """
-        share = test if isinstance(test, int | float) else None
-        other = None if isinstance(test, int | float) else test
-        check(share is None or share in SHARE, "from_csv", "test", f"a file, or a share {SHARE}", test)
+        share, other = (test, None) if isinstance(test, int | float) else (0, test)
+        good = share in SHARE or (share == 0 and test is not False)
+        check(good, "from_csv", "test", f"a file, or a share of every client's rows: 0 or {SHARE}", test)
         rows = csv_files.csv_rows(path, client_column, target_column, other, drop, categories, scale)
         held_out = None if rows.test_y is None else (rows.table.inputs("test"), rows.test_y)
         with convert.naming(path):
@@ -194,7 +195,10 @@ class FederatedData:
         made.class_names = rows.class_names
         made.table = Table(raw | {"train": raw["train"][made.x]}, rows.table.preparation)
         made._prepare()
-        if share is not None:
+        if share:
+            sizes = np.diff(made.offsets)
+            if not kept_of(sizes, share).any():
+                raise csv_files.too_small(path, client_column, sizes, share)
             made = made.held_out(share, seed, "test")
         if verbose:
             print(csv_files.csv_summary(path, made), file=sys.stderr)
@@ -306,12 +310,13 @@ class FederatedData:
         ([8, 2], 2)
         """
         sizes = np.diff(self.offsets)
-        counts = np.minimum(np.floor(share * sizes + 1e-9).astype(np.int64), sizes - 1)
+        counts = kept_of(sizes, share)
         kept = np.ones(len(self.x), dtype=bool)
         owners = np.flatnonzero(counts)
         if not len(owners):
             what = part.replace("_", " ")
-            raise InputError(f"A {what} share of {share:g} keeps no sample: all clients hold too few.")
+            most = f"no client holds more than {sizes.max():,}, and there are {len(self):,} of them"
+            raise InputError(f"A {what} share of {share:g} keeps no sample: {most}.")
         for client, generator in zip(owners, draws.generators(seed, part, 0, owners), strict=True):
             kept[self.offsets[client] + generator.permutation(sizes[client])[: counts[client]]] = False
         train, other = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (kept, ~kept))
@@ -357,6 +362,16 @@ class FederatedData:
                 raise InputError(
                     f"{name} has non-finite values, the first in sample {bad}; leave such samples out or fill them in."
                 )
+
+
+def kept_of(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """How many samples of clients with so many are kept for another use.
+
+    >>> kept_of(np.array([10, 4, 1]), 0.25).tolist()
+    [2, 1, 0]
+    """
+    kept: NDArray[np.int64] = np.minimum(np.floor(share * sizes + 1e-9).astype(np.int64), sizes - 1)
+    return kept
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import InputError
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from . import FederatedData
 
 Place = str | os.PathLike[str]
+SHOWN = 10  # classes that are listed by name
+
+
+@dataclass(frozen=True)
+class Read:
+    """The columns of a file as text, and the line of the file that each row ends in."""
+
+    columns: dict[str, list[str]]
+    lines: list[int]
 
 
 @dataclass(frozen=True)
@@ -36,39 +46,44 @@ class Rows:
     test_y: Array | None = None
 
 
-def read_csv(path: Place) -> dict[str, list[str]]:
-    """The columns of a CSV file with a header line, as text."""
+def read_csv(path: Place) -> Read:
+    """A CSV file with a header line."""
     csv.field_size_limit(LONGEST)
     with reading(Path(path), "CSV"), open(path, newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, strict=True)
         header = next(lines, [])
-        rows = []
+        rows, places = [], []
         for row in lines:
             if row and len(row) != len(header):
                 line = f"{os.fspath(path)}, line {lines.line_num}"
                 raise InputError(f"{line}: {len(row)} values for the {len(header)} columns of the header.")
             if row:
                 rows.append(row)
-    if len(set(header)) < len(header) or not rows:
-        what = "has two columns of one name" if rows else "has no rows"
-        raise InputError(f"{os.fspath(path)} {what}.")
-    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+                places.append(lines.line_num)
+    if not header:
+        raise InputError(f"{os.fspath(path)} is empty; it needs a line with the names of the columns, then rows.")
+    if not rows:
+        raise InputError(f"{os.fspath(path)} has no rows below the line with the names of its columns.")
+    if len(set(header)) < len(header):
+        raise InputError(f"{os.fspath(path)} has two columns of one name.")
+    return Read(dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), places)
 
 
 def csv_rows(
-    path: Place, client: str, target: str, test: Place | None, drop: Sequence[str], categories: Sequence[str],
-    scale: bool,
+    path: Place, client: str, target: str, test: Place | None, drop: str | Sequence[str],
+    categories: str | Sequence[str], scale: bool,
 ) -> Rows:  # fmt: skip
     """Read a file and its test file, and fit what makes inputs of their features on the rows of the first."""
-    columns = read_csv(path)
+    read = read_csv(path)
+    columns = read.columns
     with naming(path):
-        for name in (client, target, *drop, *categories):
+        for name in (client, target, *table.listed(drop, columns), *table.listed(categories, columns)):
             if name not in columns:
                 raise no_separator(columns) or no_column(name, columns)
         if client == target:
             raise InputError(f"The client column and the target column are both '{client}'.")
-        for name in (client, target):
-            _check_no_blank(name, columns[name])
+        for what, name in (("client", client), ("target", target)):
+            _check_no_blank(what, name, read)
         clients, raw_y = (plain(columns.pop(name)) for name in (client, target))
         names = np.unique(raw_y)
         about = table.of(columns, drop, categories, scale)
@@ -91,7 +106,7 @@ def no_separator(columns: Collection[str]) -> InputError | None:
 
 def _test_rows(path: Place, about: Preparation, target: str, names: Array) -> tuple[Tensor, Array]:
     """Features and targets of a test file, in the order of the training columns; names: the training classes."""
-    columns = read_csv(path)
+    columns = read_csv(path).columns
     with naming(path):
         for name in (target, *(column.name for column in about.columns)):
             if name not in columns:
@@ -99,18 +114,55 @@ def _test_rows(path: Place, about: Preparation, target: str, names: Array) -> tu
         return about.encode(columns), targets(plain(columns[target]), names, "test")
 
 
-def _check_no_blank(name: str, values: Sequence[str]) -> None:
-    for row, value in enumerate(values, 1):
-        if not value.strip():
-            raise InputError(f"Row {row}: column {name!r:.100} is blank, and it names the client or the target.")
+def _check_no_blank(what: str, name: str, read: Read) -> None:
+    """Refuse rows without a client or a target; among numbers, words such as NA are blanks, too."""
+    values = [value.strip() for value in read.columns[name]]
+    known = [value for value in values if value.lower() not in table.BLANKS]
+    blanks = table.BLANKS if known and all(map(table.is_number, known)) else frozenset({""})
+    rows = [row for row, value in enumerate(values) if value.lower() in blanks]
+    if rows:
+        many = "1 row of the file is" if len(rows) == 1 else f"{len(rows):,} rows of the file are"
+        word = f" ({values[rows[0]]!r})" if values[rows[0]] else ""
+        raise InputError(
+            f"Line {read.lines[rows[0]]}: the {what} column {name!r:.100} is blank{word}; {many} like that. Fill "
+            "them in, or take them out of the file."
+        )
+
+
+def too_small(path: Place, client: str, sizes: Array, share: float) -> InputError:
+    """The error for clients of whose rows a share for the test keeps none."""
+    each = "one row each" if sizes.max() == 1 else f"at most {sizes.max():,} rows each"
+    return InputError(
+        f"{os.fspath(path)}: column {client!r:.100} makes {len(sizes):,} clients of {each}, and a test share of "
+        f"{share:g} keeps none of them. Name the column that says who holds a row, such as a hospital, or give test=0."
+    )
 
 
 def csv_summary(path: Place, data: FederatedData) -> str:
     """What `from_csv` did, in lines."""
     assert data.table is not None
     tested = "no test rows" if data.test is None else f"{len(data.test[0]):,} test rows"
-    for part, use in ((data.client_test, "tests of clients"), (data.validation, "validation")):
-        tested += "" if part is None else f", {len(part[0]):,} rows for {use}"
-    names = "numbers" if data.class_names is None else f"classes {', '.join(data.class_names[:10])}"
-    head = f"{os.fspath(path)}: {len(data):,} clients, {len(data.x):,} training rows, {tested}; targets: {names}"
-    return head + "".join(f"\n  {line}" for line in str(data.table).splitlines())
+    raw = data.table.raw
+    if "client_test" in raw and raw["client_test"] is raw.get("test"):
+        tested += " (those of the tests of clients)"
+    elif data.client_test is not None:
+        tested += f", {len(data.client_test[0]):,} rows for tests of clients"
+    tested += "" if data.validation is None else f", {len(data.validation[0]):,} rows for validation"
+    head = f"{os.fspath(path)}: {len(data):,} clients, {len(data.x):,} training rows, {tested}"
+    lines = [f"{head}; targets: {_targets_in_words(data)}", *str(data.table).splitlines()]
+    return "\n  ".join(lines)
+
+
+def _targets_in_words(data: FederatedData) -> str:
+    if data.y.is_floating_point():
+        return "numbers"
+    names = data.class_names or [str(label) for label in labels_of(data)]
+    few = ", ".join(names[:SHOWN])
+    return f"classes {few}" if len(names) <= SHOWN else f"{len(names):,} classes ({few}, ...)"
+
+
+def labels_of(data: FederatedData) -> list[int]:
+    """The different labels of all rows, whatever they are kept for, in sorted order."""
+    parts = [part[1] for part in (data.test, data.client_test, data.validation) if part is not None]
+    found: list[int] = np.unique(torch.cat([data.y, *parts]).cpu().numpy()).tolist()
+    return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,16 +16,21 @@ from ..errors import InputError
 
 BLANKS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})  # in small letters
 MOST_VALUES = 100  # different texts of one column
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d.*)?")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. values: its texts in sorted order, a column of inputs for each; None for numbers."""
+    """A column of a table. values: its texts in sorted order, a column of inputs for each; None for numbers.
+
+    words: how often the file has each word that counts as blank, such as "none".
+    """
 
     name: str
     values: tuple[str, ...] | None = None
     mean: float = 0.0
     deviation: float = 1.0
+    words: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def width(self) -> int:
@@ -121,12 +128,11 @@ class Table:
             name = f"{column.name!r:.60}"
             if column.values is not None:
                 shown = ", ".join(column.values[:6]) + (", ..." if len(column.values) > 6 else "")
-                lines.append(
-                    f"{name}: {len(column.values)} texts, a column each ({shown})" + _blanks(count, "0 in all")
-                )
+                remarks = _blanks(count, "0 in all", column.words) + _date_like(column.values)
+                lines.append(f"{name}: {len(column.values)} texts, a column each ({shown}){remarks}")
                 continue
             done = f"scaled by mean {column.mean:.4g} and deviation {column.deviation:.4g}" if about.scale else "as is"
-            filled = _blanks(count, f"the mean {column.mean:.4g}")
+            filled = _blanks(count, f"the mean {column.mean:.4g}", column.words)
             lines.append(f"{name}: numbers, {done}{filled}{_name_like(values)}")
         for part, rows in self.raw.items():
             strange = int((rows.isnan().sum(0)[[c.values is not None for c in about.columns]]).sum())
@@ -142,46 +148,80 @@ def _name_like(values: Tensor) -> str:
     return "; every row has another number: leave it out with drop if it is a name" if alike else ""
 
 
-def _blanks(count: int, became: str) -> str:
-    return f"; {count} blank became {became}" if count else ""
+def _date_like(values: Collection[str]) -> str:
+    """A remark about texts that are all dates or months."""
+    dates = all(DATE.fullmatch(value) for value in values)
+    return (
+        "; looks like dates, of which each is a text of its own: leave it out with drop, or make numbers of it" * dates
+    )
+
+
+def _blanks(count: int, became: str, words: Mapping[str, int]) -> str:
+    if not count:
+        return ""
+    said = ", ".join(f"{word!r} {times:,} times" for word, times in words.items())
+    return f"; {count} blank became {became}" + (f" (the file has {said}, which counts as blank)" if said else "")
+
+
+def listed(given: str | Sequence[str], columns: Collection[str] = ()) -> list[str]:
+    """Names of columns: a list, or a text with `|` between them.
+
+    >>> listed("id|name"), listed(["id"]), listed("a|b", columns=["a|b", "c"])
+    (['id', 'name'], ['id'], ['a|b'])
+    """
+    if not isinstance(given, str):
+        return list(given)
+    return [given] if given in columns else [name for name in given.split("|") if name]
+
+
+def _leave_out(name: str, drop: str | Sequence[str]) -> str:
+    """How a column is left out beside those that are, in the form in which these were given."""
+    names = [*listed(drop), name[:100]]
+    if not isinstance(drop, str):
+        return f"Leave it out: drop={names}."
+    return f"Leave it out: drop={'|'.join(names)}{', in quotes' * (len(names) > 1)}."
 
 
 def of(
-    columns: Mapping[str, Sequence[str]], drop: Sequence[str] = (), categories: Sequence[str] = (), scale: bool = True
-) -> Preparation:
+    columns: Mapping[str, Sequence[str]], drop: str | Sequence[str] = (), categories: str | Sequence[str] = (),
+    scale: bool = True,
+) -> Preparation:  # fmt: skip
     """The kinds of these columns: numbers where all values that are not blank are, else texts; nothing is fitted yet.
 
     >>> of({"age": ["40", ""], "sex": ["m", "f"], "id": ["1", "2"]}, drop=["id"]).columns
     (Column(name='age', values=None, mean=0.0, deviation=1.0), Column(name='sex', values=('f', 'm'), mean=0.0, \
 deviation=1.0))
     """
-    found = []
+    found, names, left_out = [], listed(categories, columns), listed(drop, columns)
     for name, values in columns.items():
-        if name not in drop:
+        if name not in left_out:
             texts = [value.strip() for value in values]
             known = [text for text in texts if text.lower() not in BLANKS]
             if not known:
-                raise InputError(f"Column {name!r:.100} is blank in every row; leave it out: drop=[{name!r:.100}].")
-            numeric = name not in categories and all(_is_number(text) for text in known)
-            found.append(Column(name) if numeric else _texts(name, texts, known))
+                raise InputError(f"Column {name!r:.100} is blank in every row. {_leave_out(name, drop)}")
+            words = Counter(text for text in texts if text and text.lower() in BLANKS)
+            numeric = name not in names and all(map(is_number, known))
+            column = Column(name) if numeric else Column(name, _texts(name, texts, known, drop))
+            found.append(replace(column, words=dict(words.most_common(3))))
     if not found:
         raise InputError("There is no feature column beside the client and the target.")
     return Preparation(tuple(found), scale)
 
 
-def _texts(name: str, texts: list[str], known: list[str]) -> Column:
+def _texts(name: str, texts: list[str], known: list[str], drop: str | Sequence[str]) -> tuple[str, ...]:
     values = tuple(sorted(set(known)))
     if len(values) > MOST_VALUES:
-        row = next((row for row, text in enumerate(texts, 1) if text in known and not _is_number(text)), 1)
+        row = next((row for row, text in enumerate(texts, 1) if text in values and not is_number(text)), 1)
         first = f"row {row} has {texts[row - 1]!r:.60}"
         raise InputError(
-            f"Column {name!r:.100} is not all numbers ({first}) and has {len(values):,} different texts; "
-            f"{MOST_VALUES} are allowed. Leave it out: drop=[{name!r:.100}]."
+            f"Column {name!r:.100} is not all numbers ({first}) and has {len(values):,} different texts"
+            f"{_date_like(values).partition(',')[0]}; {MOST_VALUES} are allowed. {_leave_out(name, drop)}"
         )
-    return Column(name, values)
+    return values
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -193,7 +233,7 @@ def _number(name: str, row: int, text: str) -> float:
     """The number of a field, NaN for a blank."""
     if text.lower() in BLANKS:
         return math.nan
-    if not _is_number(text):
+    if not is_number(text):
         raise InputError(f"Row {row + 1}: column {name!r:.100} has {text!r:.100}, a number is needed as in training.")
     value = float(text)
     if not math.isfinite(value):

@@ -24,6 +24,7 @@ from ..data.read.files import optional
 from ..errors import InputError, check, reason
 from ..files import write_text
 from ..inputs import logits_of
+from ..run.checkpoint import read_config
 from ..run.config import RunConfig, task_of
 from ..run.training import Run, load
 from ..task import Task
@@ -74,10 +75,9 @@ def export(
     folder = Path(out)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name another folder.")
-    if not isinstance(run, Run):
-        run = _only_run(Path(run), task)
+    run, task = _with_task(run, task)
     config = RunConfig.from_config(run.config)
-    data = config.prepared(task or task_of(run.config)).data
+    data = config.prepared(task).data
     model = Complete(run.model().cpu(), data, config.torch_dtype).eval()
     inputs = raw_inputs(data)
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,12 +94,23 @@ def export(
     return folder
 
 
-def _only_run(folder: Path, task: Task | None) -> Run:
+def _with_task(run: Run | str | os.PathLike[str], task: Task | None) -> tuple[Run, Task]:
+    """A run, read from its directory where that is given, and its task."""
+    else_do = "in Python: fk.export(DIR, OUT, task=task)"
+    if isinstance(run, Run):
+        return run, task or task_of(run.config, else_do)
+    place = _only_run(Path(run))
+    task = task or task_of(read_config(place), else_do)
+    return load(place, task), task
+
+
+def _only_run(folder: Path) -> Path:
+    """The directory of the only run below this one."""
     groups = Reader().read([folder])
     places = [ran.folder for group in groups for ran in group.runs]
     if len(places) > 1:
         raise InputError(f"{folder} holds {len(places)} runs; name one of them, such as {places[0]}.")
-    return load(places[0], task)
+    return places[0]
 
 
 def raw_inputs(data: FederatedData) -> list[Tensor]:

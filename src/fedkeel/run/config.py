@@ -265,12 +265,12 @@ def check_start(config: dict[str, Any], task: Task) -> None:
         raise InputError(f"This run's model started {own}; the task {this}.")
 
 
-def task_of(config: dict[str, Any]) -> Task:
-    """The task that a run's configuration names."""
+def task_of(config: dict[str, Any], else_do: str = "give task= in Python") -> Task:
+    """The task that a run's configuration names; else_do: what to do where it names none."""
     from .. import tasks
 
     if not config["rerunnable"] and "task" in config.get("why_not", ""):
-        raise InputError(f"This run's task cannot be made from its name ({config['why_not']}); give task=.")
+        raise InputError(f"This run's task cannot be made from its name ({config['why_not']}); {else_do}.")
     return tasks.get(config["task"])
 
 

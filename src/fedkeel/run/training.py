@@ -42,7 +42,10 @@ from .log import Log, write_run
 from .norms import NormWatch
 from .signals import finishing_the_round
 
-NO_TEST = "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets)."
+NO_TEST = (
+    "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets) with the "
+    "data, or client_test=0.2."
+)
 
 
 @dataclass
@@ -136,7 +139,7 @@ def train(
     if chosen.compile:
         place = cast(Place, replace(cast(Any, place), compile=True))
     seed, tested = chosen.seed, chosen.prepared(chosen.adjusted(task))
-    if tested.data.test is None:
+    if tested.data.test is None and tested.data.validation is None:
         warnings.warn(NO_TEST, StabilityWarning, stacklevel=2)
     with naming("Before round 1"):
         job = prepare(tested, algorithm, world or World(), chosen.rounds, seed, chosen.batch_size, chosen.torch_dtype)

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import grammar
 from ..errors import InputError, unknown
@@ -14,7 +14,7 @@ from .digits import digits
 from .fedprox import synthetic_fedprox
 from .letters import femnist
 from .mnist import fmnist, mnist, mnist_writers
-from .own import csv
+from .own import check_text, csv
 from .photos import celeba, gldv2, inaturalist
 from .plays import shakespeare
 from .records import heart, wisdm
@@ -47,6 +47,7 @@ def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
     >>> find("cifar10:alpha=0.3")[1]
     {'alpha': 0.3}
     """
+    check_text(text)
     segments = grammar.parse(text)
     if len(segments) > 1:
         raise InputError(f"'{text}' is not one task; only algorithms are combined with +.")
@@ -57,6 +58,10 @@ def find(text: str) -> tuple[Callable[..., Task], dict[str, Any]]:
         if key not in (known := [*inspect.signature(TASKS[name]).parameters, "pretrained"]):
             raise unknown(f"parameter of task {name}", key, known)
     return TASKS[name], values
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"{unknown('task', name, [make.__name__ for make in ALL])}")
 
 
 __all__ = ["TASKS", "find", "get", *(make.__name__ for make in ALL)]

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, get_args
 from torch import nn
 
 from .. import grammar
-from ..errors import check
+from ..errors import InputError, check
 from ..ranges import CLIENTS, COEFFICIENT, COUNT, SEED, Range
 from ..task import Task
 
@@ -49,10 +49,10 @@ def named(make: Callable[..., Any], given: dict[str, Any]) -> Name:
             check(value in COEFFICIENT, task, name, str(COEFFICIENT), value)
         elif kind is bool:
             check(isinstance(value, bool), task, name, "true or false", value)
-        elif isinstance(value, str) and kind in (str, str | float):
+        elif isinstance(value, str) and kind in (str, str | float | None):
             check(not {",", "+"} & set(value), task, name, "without ',' and '+', so that it fits into a name", value)
-        elif kind == str | float:
-            check(value in COEFFICIENT, task, name, f"a file or {COEFFICIENT}", value)
+        elif kind == str | float | None:
+            check(value is None or value in COEFFICIENT, task, name, f"a file or {COEFFICIENT}", value)
         elif known := get_args(kind):
             more = ", or a function that makes an nn.Module" if name == "model" else ""
             check(value in known, task, name, f"one of {', '.join(known)}{more}", value)
@@ -73,7 +73,13 @@ def takes_model(
     def made(*words: Any, **given: Any) -> Task:
         values = inspect.signature(make).bind(*words, **given).arguments
         own = values.get("model")
-        if isinstance(own, nn.Module) or not callable(own):  # a module is refused with the texts that are no names
+        if isinstance(own, nn.Module):
+            title = make.__name__.replace("_", "-")
+            raise InputError(
+                f"The 'model' parameter of {title} is an instance of {type(own).__name__}; pass the class, or a "
+                "function that makes an nn.Module: every run makes a fresh one."
+            )
+        if not callable(own):  # a name, or refused with the texts that are none
             return make(**values)
         task = make(**{name: value for name, value in values.items() if name != "model"})
         name, shown = grammar.parse(str(task.spec))[0]

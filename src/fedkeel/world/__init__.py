@@ -57,6 +57,13 @@ def _may_be_budget(budget: Any) -> bool:
     return isinstance(budget, UniformSteps | FixedSteps | Epochs) or callable(budget)
 
 
+def _read_budget(budget: Any) -> Any:
+    """A budget out of its text or a number of steps; anything else as it is."""
+    if isinstance(budget, str):
+        return parse_budget(budget)
+    return FixedSteps(budget) if is_count(budget, 0) else budget
+
+
 def _read_deadline(text: str) -> float | str:
     try:
         return float(text)
@@ -83,7 +90,11 @@ FLEET = Kind(str, lambda given: isinstance(given, str | Fleet | Table), "the nam
 DEADLINE = Kind(_read_deadline, _may_be_deadline, "a number of seconds in [1e-9, 1e12] or a percentile such as p80")
 LATE = one_of(("partial", "drop"), "'partial' or 'drop'")
 COHORT = Kind(_read_cohort, _may_be_cohort, "a number >= 1, a fraction in (0, 1], 'all' or a schedule")
-BUDGET = Kind(str, _may_be_budget, "UniformSteps, FixedSteps, Epochs or a callable (round, client) -> steps")
+BUDGET = Kind(
+    str,
+    _may_be_budget,
+    "UniformSteps(3, 8) or '3:8', FixedSteps(5) or 5, Epochs(2) or '2e', or a callable (round, client) -> steps",
+)
 SAMPLER = one_of(SAMPLERS, f"one of {', '.join(SAMPLERS)}")
 
 
@@ -92,12 +103,12 @@ class World:
     """Which clients take part, and how many steps they do.
 
     cohort: a number, a fraction, "all" or a schedule of cohorts `[[0, 1], [2, 3], ...]` that repeats;
-    default min(20, N). budget: default the task's, else one epoch; a callable `(round, client) -> steps` works
-    too, and 0 steps means the client does not take part. expected_steps: what the server asks for, which GEL's
-    `remaining` guesses fill up to. sampler: "uniform" without replacement, "cyclic" (blocks in client order, so
-    each takes part once per cycle) or "weighted" by samples. min_clients: a round in which fewer clients report a
-    usable update counts as a round, with its costs and its row in the history, but the server makes no step: model,
-    server state and clients' memories stay as they were.
+    default min(20, N). budget: `UniformSteps`, `FixedSteps`, `Epochs`, or as on the command line "3:8", 5 or "2e";
+    default the task's, else one epoch; a callable `(round, client) -> steps` works too, and 0 steps means the client
+    does not take part. expected_steps: what the server asks for, which GEL's `remaining` guesses fill up to. sampler:
+    "uniform" without replacement, "cyclic" (blocks in client order, so each takes part once per cycle) or "weighted" by
+    samples. min_clients: a round in which fewer clients report a usable update counts as a round, with its costs and
+    its row in the history, but the server makes no step: model, server state and clients' memories stay as they were.
 
     fleet: the clients' devices, a name such as "phones", a FILE.csv or a `Fleet`; the history then has simulated
     seconds. deadline: the seconds a round may take, or "p80", the 80th percentile of what FedAvg takes over all
@@ -111,7 +122,7 @@ class World:
     cohort: int | float | str | Sequence[Sequence[int]] | None = setting(
         None, COHORT, "clients per round; default min(20, all)", "N|FRACTION|all"
     )
-    budget: Budget | None = setting(
+    budget: Budget | str | int | None = setting(
         None, BUDGET, "steps from A to B, N steps, or E epochs; default the task's", "A:B|N|Ee"
     )
     expected_steps: int | None = setting(
@@ -129,6 +140,7 @@ class World:
             good, must = _is_schedule(self.cohort), "a list of non-empty lists of distinct client numbers"
             check(good, self, "cohort", must, self.cohort)
             object.__setattr__(self, "cohort", [[int(client) for client in clients] for clients in self.cohort])
+        object.__setattr__(self, "budget", _read_budget(self.budget))
         check_settings(self, self)
         if isinstance(self.fleet, str):
             object.__setattr__(self, "fleet", fleet(self.fleet))
@@ -145,8 +157,7 @@ class World:
         >>> World.from_parameters({"cohort": 5, "budget": "4:13"}).expected
         18
         """
-        budget = known.get("budget")
-        return cls(**{**known, "budget": None if budget is None else parse_budget(budget)})
+        return cls(**known)
 
     def size(self, population: int) -> int:
         """The cohort size (the first one of a schedule); refuses a cohort that does not fit."""
