@@ -475,3 +475,62 @@ def test_a_named_task_with_other_settings_is_not_run_by_its_name(tmp_path: Path)
             tmp_path / f"{can}-{changed.batch_size}-{changed.target}"
         )
         assert json.loads((folder / "config.json").read_text())["rerunnable"] is can
+
+
+# What tables say about their numbers
+
+
+def said_by(comparison: fk.Comparison, capsys: Any) -> str:
+    capsys.readouterr()
+    comparison.table()
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["GEL", "FedAvgCM+GEL", "X"])
+@pytest.mark.parametrize("text", ["gel", "fedavgcm+gel"])
+def test_the_client_momentum_is_told_whatever_the_arm_is_called(name: str, text: str, capsys: Any) -> None:
+    made = fk.compare(own_task(), {"FedAvg": "fedavg", name: text}, WORLD, rounds=1, seeds=1)
+    assert said_by(made, capsys).endswith(f"{name} has client momentum 0.9, FedAvg has none.")
+    assert f"% {name} has client momentum 0.9, FedAvg has none.\n" in made.to_latex()
+
+
+def test_arms_of_one_client_momentum_are_not_told_apart_by_it(capsys: Any) -> None:
+    made = fk.compare(own_task(), {"gel": "fedavgcm", "B": "gel"}, WORLD, rounds=1, seeds=1)
+    assert "momentum" not in said_by(made, capsys) + made.to_latex()
+    made = fk.compare(own_task(), ["fedavg", "fedavgcm"], WORLD, rounds=1, seeds=1)  # nobody guesses
+    assert "momentum" not in said_by(made, capsys) + made.to_latex()
+
+
+def test_a_draw_of_test_samples_is_called_one_wherever_numbers_are_shown(tmp_path: Path, capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=2, seeds=2, eval_samples=20)
+    page = made.report(tmp_path / "r.html").read_text()
+    figure_ = made.plot(tmp_path / "f.svg").read_text()
+    for text in (said_by(made, capsys), made.to_latex(), made._repr_html_(), page, figure_):
+        assert "on a fixed draw of 20 test samples" in text
+    assert "on the test set" not in said_by(made, capsys) + made.to_latex()
+    whole = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=2, seeds=2, eval_samples=100_000)
+    for text in (said_by(whole, capsys), whole.to_latex()):  # there are not so many
+        assert "on the test set" in text and "fixed draw" not in text
+
+
+def test_tables_say_what_the_most_frequent_training_label_would_score(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1, eval_samples=30)
+    data = own_task().data.tested_on(30)
+    assert data.test is not None
+    label = int(data.y.mode().values)
+    told = f"label ({label}) would score {float((data.test[1] == label).double().mean()):.4f} on the same samples."
+    assert told in said_by(made, capsys) and told in made.to_latex()
+
+
+def test_a_mean_over_last_rounds_says_that_some_were_not_evaluated(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=8, seeds=1, eval_every=3)
+    assert "'last 2' is the mean accuracy over those of the last 2 rounds that were evaluated" in said_by(made, capsys)
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=8, seeds=1)
+    assert "'last 2' is the mean accuracy over the last 2 rounds." in said_by(made, capsys)
+
+
+def test_the_footnote_says_how_many_clients_the_worst_tenth_is(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=1, seeds=2, client_test=0.2)
+    told = said_by(made, capsys)
+    assert "the worst tenth (1 of 8 clients)" in told
+    assert " worst tenth " in told.partition("■")[0]  # the column has room

@@ -528,4 +528,3 @@ def test_a_mean_over_the_last_rounds_is_shown_only_where_there_are_several(round
     out = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("last 10" in out) == (rounds == 40)
     assert "last 1 " not in out
-    assert out.rstrip().endswith("GEL sets the client momentum to 0.9 in fedprox+gel.")
