@@ -269,14 +269,36 @@ def test_figures_are_pdf_png_or_svg_and_the_same_each_time(compared: fk.Comparis
 def test_the_band_is_the_interval_of_the_table(compared: fk.Comparison) -> None:
     arm = compared.arms[0]
     for axis, cost in (("round", 6.0), ("gradients", np.mean([h[-1]["gradients"] for h in arm.histories]))):
-        points = figure.band(arm.histories, "accuracy", axis)
+        points = figure.curves(arm.histories, "accuracy", axis)
         assert points is not None
-        xs, means, halves = points
-        assert xs[-1] == pytest.approx(cost) and means[-1] == pytest.approx(np.mean(list(arm.finals.values())))
-        assert halves[-1] == pytest.approx(interval(list(arm.finals.values())))
-    one = figure.band(arm.histories[:1], "accuracy", "round")
-    assert one is not None and one[2] is None
-    assert figure.band(arm.histories, "validation_accuracy", "round") is None
+        xs, values = points
+        finals = list(arm.finals.values())
+        assert xs[-1] == pytest.approx(cost) and values[-1].tolist() == finals
+        low, high = figure.band_of(values, "95") or ([], [])
+        assert (high[-1] + low[-1]) / 2 == pytest.approx(np.mean(finals))
+        assert (high[-1] - low[-1]) / 2 == pytest.approx(interval(finals))
+        low, high = figure.band_of(values, "minmax") or ([], [])
+        assert (low[-1], high[-1]) == (min(finals), max(finals))
+        assert figure.band_of(values, "none") is None
+        assert figure.band_of(values[:, :1], "95") is None  # of one seed
+    assert figure.curves(arm.histories, "validation_accuracy", "round") is None
+
+
+def test_a_band_is_chosen_and_another_word_is_refused(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    sizes = {}
+    for band in ("95", "minmax", "none"):
+        assert main(["plot", str(saved), "--out", str(tmp_path / f"{band}.svg"), "--band", band]) == 0
+        sizes[band] = (tmp_path / f"{band}.svg").read_text().count("FillBetweenPolyCollection")
+    assert sizes["95"] == sizes["minmax"] == 3 and sizes["none"] == 0
+    assert (tmp_path / "95.svg").read_text() != (tmp_path / "minmax.svg").read_text()
+    capsys.readouterr()
+    assert "must be one of 95, minmax, none" in refused(["plot", str(saved), "--out", "f.pdf", "--band", "sd"], capsys)
+
+
+def test_every_arm_of_a_figure_has_its_own_dash_and_the_task_is_named(compared: fk.Comparison, tmp_path: Path) -> None:
+    looks = [(i % len(figure.COLOURS), i % len(figure.DASHES)) for i in range(20)]
+    assert len(set(looks)) == 20 and len({dash for _, dash in looks[:7]}) == 7
+    assert ">mine<" in compared.plot(tmp_path / "f.svg").read_text()
 
 
 def test_seconds_are_simulated_ones_where_there_are_some(saved: Path, tmp_path: Path) -> None:
@@ -295,14 +317,14 @@ def test_over_simulated_time_seeds_are_compared_at_equal_times() -> None:
     for some in rows:
         history = ({"round": k, "sim_seconds": t, "accuracy": a} for k, (t, a) in enumerate(some))
         histories.append(History(history))
-    points = figure.band(histories, "accuracy", "sim_seconds")
+    points = figure.curves(histories, "accuracy", "sim_seconds")
     assert points is not None
-    xs, means, halves = points
+    xs, means = points[0], points[1].mean(1)
     assert (xs[0], xs[-1]) == (0, 30)  # where the first seed ends, although it has fewer rounds
     for time, mean in ((0, 0.1), (9.9, 0.1), (10.1, 0.35), (20.1, 0.5), (24.9, 0.5), (25.1, 0.7), (30, 0.8)):
         assert means[np.abs(xs - time).argmin()] == pytest.approx(mean)
-    assert halves[-1] == pytest.approx(interval([0.7, 0.9]))
-    assert figure.band(histories, "loss", "sim_seconds") is None
+    assert points[1][-1].tolist() == [0.7, 1.0 - 0.1]
+    assert figure.curves(histories, "loss", "sim_seconds") is None
 
 
 def test_the_command_plots_a_panel_for_each_task(saved: Path, tmp_path: Path, capsys: Any) -> None:

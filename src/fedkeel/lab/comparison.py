@@ -119,15 +119,16 @@ class Comparison:
         """The numbers of the table for spreadsheets, a row for each algorithm, also written to `file`."""
         return _written(export.as_csv({"": (self.title, self.numbers)}), file)
 
-    def plot(self, file: Place, x: str = "rounds", y: str | None = None) -> Path:
-        """Write the curves as .pdf, .png or .svg: means over seeds with bands of 95 % intervals.
+    def plot(self, file: Place, x: str = "rounds", y: str | None = None, band: str = "95") -> Path:
+        """Write the curves as .pdf, .png or .svg: means over seeds with bands.
 
         x: "rounds", "gradients", "MB" or "seconds" (simulated ones, where devices have a clock). y: a column of the
-        histories; by default the accuracy, or the loss where there is none.
+        histories; by default the accuracy, or the loss where there is none. band: "95" for 95 % intervals of the mean,
+        "minmax" from the lowest to the highest seed, or "none".
         """
         from .report.figure import save
 
-        save([self], Path(file), x, y)
+        save([self], Path(file), x, y, band)
         return Path(file)
 
     def report(self, file: Place) -> Path:
