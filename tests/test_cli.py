@@ -162,7 +162,7 @@ def test_the_last_column_of_the_table_is_whole_in_any_terminal(width: int) -> No
     assert ("gradients" in out.splitlines()[0]) == (width >= 80)
 
 
-def test_the_table_says_which_arms_have_which_client_momentum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_who_has_which_client_momentum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = ["fedprox", "fedprox+gel", "fedavgcm+gel", "fedavg:momentum=0.5+gel", "gel:client=adam"]
     assert run(*arms, "--rounds", "1", "--cohort", "2", "--out", str(tmp_path / "d")) == 0
     said = " ".join(capsys.readouterr().out.split())

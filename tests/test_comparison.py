@@ -126,6 +126,19 @@ def test_the_same_call_goes_on_and_another_one_is_refused(tmp_path: Path, monkey
     assert len(fk.compare(own_task(), ["gel"], WORLD, rounds=1, seeds=1, out=out, overwrite=True).groups) == 1
 
 
+def test_another_value_of_a_rule_is_refused_with_the_arm_the_key_and_both_values(tmp_path: Path) -> None:
+    def again(mu: float, **more: Any) -> None:
+        arms = {"a": "fedavg", "mine": fk.Algorithm(rules=[fk.Proximal(mu)])}
+        fk.compare(own_task(), arms, more.pop("world", WORLD), rounds=1, seeds=1, out=tmp_path / "out", **more)
+
+    again(0.1)
+    again(0.1)
+    with pytest.raises(fk.InputError, match=r"its rules\.proximal\.mu of 'mine' is 0\.1, not 0\.5\."):
+        again(0.5)
+    with pytest.raises(fk.InputError, match=r"its world\.cohort is 4, not 3\."):
+        again(0.1, world=replace(WORLD, cohort=3))
+
+
 def test_runs_without_a_place_are_gone_with_the_comparison() -> None:
     made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=[7])
     (folder,) = made.folders

@@ -12,8 +12,8 @@ EXAMPLES = """examples:
   fedkeel plot runs/demo --out fig.pdf
   fedkeel plot runs/synthetic runs/digits --out both.svg --x gradients
 
-Lines are means over seeds, bands their 95 % intervals (Student's t) or what --band says. Directories of one task share a panel, others get
-one each. Needs matplotlib: pip install "fedkeel[plot]"."""
+Lines are means over seeds, bands their 95 % intervals (Student's t) or what --band says. Directories of one task share
+a panel, others get one each. Needs matplotlib: pip install "fedkeel[plot]"."""
 
 
 def add_command(commands: Any) -> None:

@@ -138,7 +138,7 @@ class Arm:
     """One algorithm with its seeds: histories that have ended, what they cost to the target, and where they end.
 
     seeds: which they are, 0, 1, ... unless given. metric: the column that says how good a run ends.
-    unfinished: runs with rounds left, of which nothing else is counted here. config: the configuration of its first run.
+    unfinished: runs with rounds left, of which nothing else is counted here. config: of its first run.
 
     >>> rows = [{"round": t, "accuracy": t / 10, "gradients": 5 * t} for t in range(11)]
     >>> arm = Arm("fedavg", 0.5, [History(rows)], ["done"])

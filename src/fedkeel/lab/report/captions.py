@@ -36,13 +36,18 @@ def _tested(config: Mapping[str, Any]) -> str:
     return WHOLE if whole else f"on a fixed draw of {wanted:,} test samples"
 
 
+def base_of(arms: Sequence[Arm]) -> tuple[str, float] | None:
+    """The most frequent training label, and what always predicting it would score; None where that is not known."""
+    known = arms[0].config.get("tested", {})
+    return (str(known["base_label"])[:40], known["base_rate"]) if "base_rate" in known else None
+
+
 def base_rate(arms: Sequence[Arm]) -> list[str]:
     """What a model would score that looks at no input, as far as the configuration knows it."""
-    known = arms[0].config.get("tested", {})
-    if "base_rate" not in known:
+    if (base := base_of(arms)) is None:
         return []
-    label = f"the most frequent training label ({str(known['base_label'])[:40]})"
-    return [f"Always predicting {label} would score {known['base_rate']:.4f} on the same samples"]
+    label, score = base
+    return [f"Always predicting the most frequent training label ({label}) would score {score:.4f} on the same samples"]
 
 
 def worst_tenth(arms: Sequence[Arm]) -> str:
@@ -88,7 +93,7 @@ def momentum(arms: Sequence[Arm]) -> list[str]:
     brought = {value for name, value in known.items() if name in guess and value}
     if not any(value != other for value in brought for name, other in known.items() if name not in guess):
         return []
-    parts = []
+    parts: list[str] = []
     for value in sorted(set(known.values()), reverse=True):
         names = [name for name, own in known.items() if own == value]
         what = "none" if not value else f"client momentum {value:g}" if not parts else f"{value:g}"

@@ -40,9 +40,7 @@ PANEL = (4.6, 3.1)  # inches
 TITLE = 64  # characters above a panel
 
 
-def save(
-    comparisons: Sequence[Any], file: Path, x: str = "rounds", y: str | None = None, band: str = BANDS[0]
-) -> None:
+def save(comparisons: Sequence[Any], file: Path, x: str = "rounds", y: str | None = None, band: str = BANDS[0]) -> None:
     """Write the curves of comparisons, a panel for each, as a picture of the kind that the file's name ends in."""
     kind = file.suffix.lower().removeprefix(".")
     if kind not in KINDS:
@@ -109,7 +107,8 @@ def _panel(comparison: Any, axes: Any, x: str, y: str | None, band: str, names: 
     axes.margins(x=0.01)
     seconds = "simulated seconds" if simulated else "seconds of computing"
     axes.set_xlabel(seconds if x == "seconds" else X[x])
-    axes.set_ylabel(_what(column, comparison.arms))
+    what = _what(column, comparison.arms)
+    axes.set_ylabel(what, fontsize=8 if "\n" in what else 9)
     axes.xaxis.set_major_formatter(_short)  # matplotlib makes a formatter of a function
 
 

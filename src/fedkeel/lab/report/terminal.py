@@ -98,7 +98,7 @@ def table(
         lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
     if in_all:
-        columns["seconds in all"] = [f"{statistics.mean(h[-1]['sim_seconds'] for h in arm.histories):,.1f}" for arm in arms]
+        columns["seconds in all"] = [_mean_last(arm, "sim_seconds", "{:,.1f}") for arm in arms]
     columns["at the end"] = [arm.final_text() for arm in arms]
     if by_client:
         for name, column in (("clients", "client_accuracy"), ("worst tenth", "client_accuracy_worst")):
@@ -149,9 +149,9 @@ def _over_last(arms: Sequence[Arm], n: int) -> str:
     return f"over those of the last {n} rounds that were evaluated" if gaps else f"over the last {n} rounds"
 
 
-def _mean_last(arm: Arm, column: str) -> str:
+def _mean_last(arm: Arm, column: str, style: str = "{:.4f}") -> str:
     found = [history.last(column) for history in arm.histories]
-    return "-" if arm.diverged or None in found else f"{statistics.mean(found):.4f}"
+    return "-" if arm.diverged or None in found else style.format(statistics.mean(found))
 
 
 def _missing(arm: Arm) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from typing import Any
@@ -213,7 +213,11 @@ def _sure(c: Comparison) -> list[str]:
 
 def _warnings(c: Comparison) -> list[str]:
     lines = []
+    base = captions.base_of(c.arms)
     for s in c.arms:
+        if base is not None and c.metric == "accuracy" and s.sound and statistics.mean(s.finals.values()) <= base[1]:
+            always = f"always predicting the most frequent training label ({base[0]})"
+            lines.append(f"{s.name} ends at {_mean(s.finals)}, no better than {always}: {base[1]:.4f}.")
         if s.diverged:
             lines.append(f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds.")
         elif s.missed:
