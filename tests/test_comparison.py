@@ -121,9 +121,22 @@ def test_the_same_call_goes_on_and_another_one_is_refused(tmp_path: Path, monkey
             fk.compare(own_task(), arms, WORLD, **({"rounds": 4, "seeds": 2, "out": out} | other))
     x = torch.zeros(40, 60)
     data = fk.FederatedData.from_arrays(x, torch.zeros(40, dtype=torch.int64), clients=[0, 1, 2, 3] * 10)
-    with pytest.raises(fk.InputError, match="its data_checksum differs"):
+    with pytest.raises(fk.InputError, match="its data_checksum is '"):
         fk.compare(own_task(data=data), arms, WORLD, rounds=4, seeds=2, out=out)
     assert len(fk.compare(own_task(), ["gel"], WORLD, rounds=1, seeds=1, out=out, overwrite=True).groups) == 1
+
+
+def test_another_value_of_a_rule_is_refused_with_the_arm_the_key_and_both_values(tmp_path: Path) -> None:
+    def again(mu: float, **more: Any) -> None:
+        arms = {"a": "fedavg", "mine": fk.Algorithm(rules=[fk.Proximal(mu)])}
+        fk.compare(own_task(), arms, more.pop("world", WORLD), rounds=1, seeds=1, out=tmp_path / "out", **more)
+
+    again(0.1)
+    again(0.1)
+    with pytest.raises(fk.InputError, match=r"its rules\.proximal\.mu of 'mine' is 0\.1, not 0\.5\."):
+        again(0.5)
+    with pytest.raises(fk.InputError, match=r"its world\.cohort is 4, not 3\."):
+        again(0.1, world=replace(WORLD, cohort=3))
 
 
 def test_runs_without_a_place_are_gone_with_the_comparison() -> None:
@@ -269,14 +282,36 @@ def test_figures_are_pdf_png_or_svg_and_the_same_each_time(compared: fk.Comparis
 def test_the_band_is_the_interval_of_the_table(compared: fk.Comparison) -> None:
     arm = compared.arms[0]
     for axis, cost in (("round", 6.0), ("gradients", np.mean([h[-1]["gradients"] for h in arm.histories]))):
-        points = figure.band(arm.histories, "accuracy", axis)
+        points = figure.curves(arm.histories, "accuracy", axis)
         assert points is not None
-        xs, means, halves = points
-        assert xs[-1] == pytest.approx(cost) and means[-1] == pytest.approx(np.mean(list(arm.finals.values())))
-        assert halves[-1] == pytest.approx(interval(list(arm.finals.values())))
-    one = figure.band(arm.histories[:1], "accuracy", "round")
-    assert one is not None and one[2] is None
-    assert figure.band(arm.histories, "validation_accuracy", "round") is None
+        xs, values = points
+        finals = list(arm.finals.values())
+        assert xs[-1] == pytest.approx(cost) and values[-1].tolist() == finals
+        low, high = figure.band_of(values, "95") or ([], [])
+        assert (high[-1] + low[-1]) / 2 == pytest.approx(np.mean(finals))
+        assert (high[-1] - low[-1]) / 2 == pytest.approx(interval(finals))
+        low, high = figure.band_of(values, "minmax") or ([], [])
+        assert (low[-1], high[-1]) == (min(finals), max(finals))
+        assert figure.band_of(values, "none") is None
+        assert figure.band_of(values[:, :1], "95") is None  # of one seed
+    assert figure.curves(arm.histories, "validation_accuracy", "round") is None
+
+
+def test_a_band_is_chosen_and_another_word_is_refused(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    sizes = {}
+    for band in ("95", "minmax", "none"):
+        assert main(["plot", str(saved), "--out", str(tmp_path / f"{band}.svg"), "--band", band]) == 0
+        sizes[band] = (tmp_path / f"{band}.svg").read_text().count("FillBetweenPolyCollection")
+    assert sizes["95"] == sizes["minmax"] == 3 and sizes["none"] == 0
+    assert (tmp_path / "95.svg").read_text() != (tmp_path / "minmax.svg").read_text()
+    capsys.readouterr()
+    assert "must be one of 95, minmax, none" in refused(["plot", str(saved), "--out", "f.pdf", "--band", "sd"], capsys)
+
+
+def test_every_arm_of_a_figure_has_its_own_dash_and_the_task_is_named(compared: fk.Comparison, tmp_path: Path) -> None:
+    looks = [(i % len(figure.COLOURS), i % len(figure.DASHES)) for i in range(20)]
+    assert len(set(looks)) == 20 and len({dash for _, dash in looks[:7]}) == 7
+    assert ">mine<" in compared.plot(tmp_path / "f.svg").read_text()
 
 
 def test_seconds_are_simulated_ones_where_there_are_some(saved: Path, tmp_path: Path) -> None:
@@ -295,14 +330,14 @@ def test_over_simulated_time_seeds_are_compared_at_equal_times() -> None:
     for some in rows:
         history = ({"round": k, "sim_seconds": t, "accuracy": a} for k, (t, a) in enumerate(some))
         histories.append(History(history))
-    points = figure.band(histories, "accuracy", "sim_seconds")
+    points = figure.curves(histories, "accuracy", "sim_seconds")
     assert points is not None
-    xs, means, halves = points
+    xs, means = points[0], points[1].mean(1)
     assert (xs[0], xs[-1]) == (0, 30)  # where the first seed ends, although it has fewer rounds
     for time, mean in ((0, 0.1), (9.9, 0.1), (10.1, 0.35), (20.1, 0.5), (24.9, 0.5), (25.1, 0.7), (30, 0.8)):
         assert means[np.abs(xs - time).argmin()] == pytest.approx(mean)
-    assert halves[-1] == pytest.approx(interval([0.7, 0.9]))
-    assert figure.band(histories, "loss", "sim_seconds") is None
+    assert points[1][-1].tolist() == [0.7, 1.0 - 0.1]
+    assert figure.curves(histories, "loss", "sim_seconds") is None
 
 
 def test_the_command_plots_a_panel_for_each_task(saved: Path, tmp_path: Path, capsys: Any) -> None:
@@ -475,3 +510,62 @@ def test_a_named_task_with_other_settings_is_not_run_by_its_name(tmp_path: Path)
             tmp_path / f"{can}-{changed.batch_size}-{changed.target}"
         )
         assert json.loads((folder / "config.json").read_text())["rerunnable"] is can
+
+
+# What tables say about their numbers
+
+
+def said_by(comparison: fk.Comparison, capsys: Any) -> str:
+    capsys.readouterr()
+    comparison.table()
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["GEL", "FedAvgCM+GEL", "X"])
+@pytest.mark.parametrize("text", ["gel", "fedavgcm+gel"])
+def test_the_client_momentum_is_told_whatever_the_arm_is_called(name: str, text: str, capsys: Any) -> None:
+    made = fk.compare(own_task(), {"FedAvg": "fedavg", name: text}, WORLD, rounds=1, seeds=1)
+    assert said_by(made, capsys).endswith(f"{name} has client momentum 0.9, FedAvg has none.")
+    assert f"% {name} has client momentum 0.9, FedAvg has none.\n" in made.to_latex()
+
+
+def test_arms_of_one_client_momentum_are_not_told_apart_by_it(capsys: Any) -> None:
+    made = fk.compare(own_task(), {"gel": "fedavgcm", "B": "gel"}, WORLD, rounds=1, seeds=1)
+    assert "momentum" not in said_by(made, capsys) + made.to_latex()
+    made = fk.compare(own_task(), ["fedavg", "fedavgcm"], WORLD, rounds=1, seeds=1)  # nobody guesses
+    assert "momentum" not in said_by(made, capsys) + made.to_latex()
+
+
+def test_a_draw_of_test_samples_is_called_one_wherever_numbers_are_shown(tmp_path: Path, capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=2, seeds=2, eval_samples=20)
+    page = made.report(tmp_path / "r.html").read_text()
+    figure_ = made.plot(tmp_path / "f.svg").read_text()
+    for text in (said_by(made, capsys), made.to_latex(), made._repr_html_(), page, figure_):
+        assert "on a fixed draw of 20 test samples" in text
+    assert "on the test set" not in said_by(made, capsys) + made.to_latex()
+    whole = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=2, seeds=2, eval_samples=100_000)
+    for text in (said_by(whole, capsys), whole.to_latex()):  # there are not so many
+        assert "on the test set" in text and "fixed draw" not in text
+
+
+def test_tables_say_what_the_most_frequent_training_label_would_score(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1, eval_samples=30)
+    data = own_task().data.tested_on(30)
+    assert data.test is not None
+    label = int(data.y.mode().values)
+    told = f"label ({label}) would score {float((data.test[1] == label).double().mean()):.4f} on the same samples."
+    assert told in said_by(made, capsys) and told in made.to_latex()
+
+
+def test_a_mean_over_last_rounds_says_that_some_were_not_evaluated(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=8, seeds=1, eval_every=3)
+    assert "'last 2' is the mean accuracy over those of the last 2 rounds that were evaluated" in said_by(made, capsys)
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=8, seeds=1)
+    assert "'last 2' is the mean accuracy over the last 2 rounds." in said_by(made, capsys)
+
+
+def test_the_footnote_says_how_many_clients_the_worst_tenth_is(capsys: Any) -> None:
+    made = fk.compare(own_task(), ["fedavg", "gel"], WORLD, rounds=1, seeds=2, client_test=0.2)
+    told = said_by(made, capsys)
+    assert "the worst tenth (1 of 8 clients)" in told
+    assert " worst tenth " in told.partition("■")[0]  # the column has room

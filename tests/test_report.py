@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import fedkeel as fk
@@ -345,6 +346,60 @@ def test_client_accuracies_add_up_to_the_accuracy_on_all_of_their_data(tmp_path:
     assert panel["worst"] == pytest.approx(float(each.min()))  # a tenth of 12 clients is one
 
 
+def hospitals(rows: int = 300) -> fk.Task:
+    """Texts as clients and as labels, as from_csv gives them."""
+    x, y = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0)), np.arange(rows) % 3 // 2
+    sites = np.array(["Mary", "North", "South"])[np.minimum(2, np.arange(rows) // 40)]
+    data = fk.FederatedData.from_arrays(x, y, sites)
+    data.class_names = ["healthy", "ill"]
+    return fk.Task(lambda: torch.nn.Linear(3, 2), fk.cross_entropy, data, name="hospitals", batch_size=8, lr=0.1)
+
+
+def test_clients_are_listed_by_name_with_their_test_rows_and_the_mean_over_seeds_of_every_arm() -> None:
+    made = fk.compare(task := hospitals(), ["fedavg", "gel:steps=2"], fk.World(cohort=3, budget=fk.FixedSteps(2)),
+                      rounds=3, seeds=2, client_test=0.2)  # fmt: skip
+    panel = document(made.groups, task=task)["clients"]["accuracies"]
+    assert {row["name"]: row["samples"] for row in panel["table"]} == {"Mary": 8, "North": 8, "South": 44}
+    assert panel["tenth"] == 1 and [arm["seeds"] for arm in panel["arms"]] == [2, 2]
+    means = [np.mean(row["values"]) for row in panel["table"]]
+    assert means == sorted(means)
+    for place, group in enumerate(made.groups):
+        lasts = [run.history[-1]["client_accuracy"] for run in group.runs]
+        assert np.mean([row["values"][place] for row in panel["table"]]) == pytest.approx(np.mean(lasts), abs=1e-4)
+
+
+def test_the_table_of_clients_has_a_limited_length(tmp_path: Path) -> None:
+    fk.train(task := fk.tasks.synthetic(users=replay.LISTED + 9), "fedavg", rounds=1, checkpoint=tmp_path)
+    panel = replay.accuracies(Reader().read([tmp_path]), task)
+    assert len(panel["table"]) == replay.LISTED < panel["clients"]
+    assert panel["table"][0]["values"] == [panel["arms"][0]["sorted"][0]]
+
+
+def test_labels_and_clients_are_shown_by_their_names() -> None:
+    panel = replay.labels(hospitals())
+    assert panel["rows"] == ["healthy", "ill"]
+    assert panel["columns"] == ["Mary", "North", "South"]
+
+
+def test_an_arm_that_is_no_better_than_the_most_frequent_label_is_warned_of() -> None:
+    tested = {"samples": 9, "base_label": "ill", "base_rate": 0.64}
+    said = words(ran("good", 0, [0, 0.7], tested=tested), ran("poor", 0, [0, 0.6], tested=tested))
+    (warning,) = [line for line in said["warnings"] if "no better" in line]
+    always = "always predicting the most frequent training label (ill): 0.6400."
+    assert warning == f"poor ends at 0.6000, no better than {always}"
+
+
+def test_bounds_of_speed_ups_are_explained_where_there_are_some() -> None:
+    base, late = [ran("base", s, [0, 0.9, 0.9]) for s in (0, 1)], [ran("late", s, [0, 0.1, 0.8 * s]) for s in (0, 1)]
+    notes = " ".join(verdict.table(verdict.compare(arms([*base, *late])))["notes"])
+    assert "'<' before a speed-up is an upper bound, because seeds of that algorithm missed the target." in notes
+    assert "'>' marks means in which seeds" in notes and "lower bound" not in notes
+    notes = " ".join(verdict.table(verdict.compare(arms([*late, *base])))["notes"])
+    assert "'>' before a speed-up is a lower bound, because seeds of late missed the target." in notes
+    assert "'<'" not in notes
+    assert "'" not in " ".join(verdict.table(verdict.compare(arms(base)))["notes"])
+
+
 @pytest.mark.parametrize(
     ("algorithm", "why"),
     [("fedavg:level=b", "of which levels train parts"), ("feddyn:evaluate=cohort", "cohort's models")],
@@ -528,4 +583,3 @@ def test_a_mean_over_the_last_rounds_is_shown_only_where_there_are_several(round
     out = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("last 10" in out) == (rounds == 40)
     assert "last 1 " not in out
-    assert out.rstrip().endswith("GEL sets the client momentum to 0.9 in fedprox+gel.")

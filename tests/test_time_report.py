@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
+import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.lab.compare import equal_rounds, mean_curve, summary
-from fedkeel.lab.report import verdict
+from fedkeel.lab.report import fleets, verdict
 from fedkeel.lab.report.page import document
 from fedkeel.lab.report.runs import Ran, arms
 from fedkeel.lab.report.terminal import table
@@ -185,9 +188,34 @@ def test_a_fleet_is_shown(tmp_path: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     assert "50.0% of the clients do all of their steps" in said
     assert "slowest" in said
+    assert len(said.split("The 10 clients that are cut most, the slowest first: ")[1].split(", ")) == 10
     file = tmp_path / "devices.csv"
     file.write_text("share,seconds,down,up,latency\n1,0.1,8,4,0.5\n1,0.3,8,4,0.5\n")
     assert main(["world", "show", str(file), "--task", "synthetic:users=40"]) == 0
     assert "0.3" in capsys.readouterr().out
     assert main(["world", "show", "phones", "--deadline", "3"]) == 2
     assert main(["world", "show", "phones", "--seed", "-1"]) == 2
+
+
+def test_only_clients_that_are_cut_are_named_by_their_own_ids() -> None:
+    sites = [f"site {k}" for k in range(12)]
+    data = fk.FederatedData.from_arrays(torch.zeros(120, 2), [0, 1] * 60, np.repeat(sites, 10))
+    task = fk.Task(lambda: torch.nn.Linear(2, 2), fk.cross_entropy, data, batch_size=5)
+    console = Console(width=200, record=True, file=io.StringIO())
+    fleets.rounds(fk.World(fleet="hospitals", deadline="p80", budget=fk.FixedSteps(20)), task, 0, console)
+    said = console.export_text()
+    assert "75.0% of the clients do all of their steps" in said
+    named = said.split("The clients that are cut, the slowest first: ")[1].partition(".")[0].split(", ")
+    assert len(named) == 3 and set(named) < set(sites)
+
+
+def test_the_table_tells_whom_a_deadline_cuts_and_the_seconds_of_runs_that_reach_no_target(capsys: Any) -> None:
+    world = fk.World(fleet="phones", deadline="p50", cohort=8)
+    made = fk.compare(fk.tasks.synthetic(users=40), ["fedavg", "gel"], world, rounds=2, seeds=2, target=1.0)
+    made.table()
+    said = " ".join(capsys.readouterr().out.split())
+    cut = "simulated seconds keeps 50 % of all clients from doing all steps of FedAvg's round (devices of seed 0)"
+    assert cut in said
+    ends = [run.history[-1]["sim_seconds"] for run in made.groups[0].runs]
+    assert "seconds in all" in said and f" {sum(ends) / 2:,.1f} " in said
+    assert "those of the whole run" in said

@@ -13,6 +13,7 @@ from fedkeel.cli import main
 from fedkeel.conformance import toy, toy_world
 from fedkeel.lab.report import replay
 from fedkeel.lab.report.runs import Reader
+from fedkeel.run.facts import base_rate
 
 
 @settings(max_examples=30, deadline=None)
@@ -121,7 +122,7 @@ def test_a_run_with_client_tests_resumes_bit_for_bit_and_its_report_shows_client
     panel = replay.accuracies([group], task)
     assert panel["held_out"] and panel["arms"][0]["mean"] == pytest.approx(whole.history[-1]["client_accuracy"])
     assert panel["arms"][0]["spread"] == pytest.approx(whole.history[-1]["client_accuracy_spread"])
-    assert len(panel["arms"][0]["lowest"]) == 5
+    assert panel["arms"][0]["worst"] == pytest.approx(whole.history[-1]["client_accuracy_worst"])
 
 
 def test_the_command_has_the_flag(tmp_path):
@@ -134,3 +135,9 @@ def test_the_table_of_a_comparison_shows_clients_and_the_worst_tenth(tmp_path, c
     assert main([*words, "--client-test", "0.3"]) == 0
     out = capsys.readouterr().out
     assert "worst tenth" in out and f"{fk.load(tmp_path / 'r/fedavg/seed-0').history[-1]['client_accuracy']:.4f}" in out
+
+
+def test_a_server_whose_clients_keep_their_samples_knows_no_most_frequent_label():
+    task = toy()
+    assert 0 < base_rate(task)["base_rate"] <= 1
+    assert base_rate(task.of_sizes([30, 20])) == {}

@@ -12,8 +12,8 @@ EXAMPLES = """examples:
   fedkeel plot runs/demo --out fig.pdf
   fedkeel plot runs/synthetic runs/digits --out both.svg --x gradients
 
-Lines are means over seeds, bands their 95 % intervals (Student's t). Directories of one task share a panel, others get
-one each. Needs matplotlib: pip install "fedkeel[plot]"."""
+Lines are means over seeds, bands their 95 % intervals (Student's t) or what --band says. Directories of one task share
+a panel, others get one each. Needs matplotlib: pip install "fedkeel[plot]"."""
 
 
 def add_command(commands: Any) -> None:
@@ -23,6 +23,9 @@ def add_command(commands: Any) -> None:
     plot.add_argument("--out", metavar="FILE", type=Path, required=True, help="a name that ends in .pdf, .png or .svg")
     plot.add_argument("--x", metavar="NAME", default="rounds", help="rounds (default), gradients, MB or seconds")
     plot.add_argument("--y", metavar="COLUMN", help="a column of the histories; default the accuracy, else the loss")
+    plot.add_argument(
+        "--band", metavar="KIND", default="95", help="95 (interval of the mean, default), minmax (of the seeds) or none"
+    )
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -33,6 +36,7 @@ def do(arguments: argparse.Namespace) -> int:
     by_task: dict[str, list[Path]] = {}
     for folder in arguments.folders:
         by_task.setdefault(Comparison.read(folder).title, []).append(folder)
-    save([Comparison(folders) for folders in by_task.values()], arguments.out, arguments.x, arguments.y)
+    known = [Comparison(folders) for folders in by_task.values()]
+    save(known, arguments.out, arguments.x, arguments.y, arguments.band)
     print(f"written to {arguments.out}")
     return 0

@@ -15,7 +15,7 @@ import torch
 
 from .. import recipes, tasks
 from ..algorithm import Algorithm
-from ..errors import InputError, MissingExtra, check
+from ..errors import InputError, MissingExtra, brief, check
 from ..files import plain, read_json, write_text
 from ..ranges import REPEATS, SEED
 from ..run.checkpoint import identity_of
@@ -119,15 +119,16 @@ class Comparison:
         """The numbers of the table for spreadsheets, a row for each algorithm, also written to `file`."""
         return _written(export.as_csv({"": (self.title, self.numbers)}), file)
 
-    def plot(self, file: Place, x: str = "rounds", y: str | None = None) -> Path:
-        """Write the curves as .pdf, .png or .svg: means over seeds with bands of 95 % intervals.
+    def plot(self, file: Place, x: str = "rounds", y: str | None = None, band: str = "95") -> Path:
+        """Write the curves as .pdf, .png or .svg: means over seeds with bands.
 
         x: "rounds", "gradients", "MB" or "seconds" (simulated ones, where devices have a clock). y: a column of the
-        histories; by default the accuracy, or the loss where there is none.
+        histories; by default the accuracy, or the loss where there is none. band: "95" for 95 % intervals of the mean,
+        "minmax" from the lowest to the highest seed, or "none".
         """
         from .report.figure import save
 
-        save([self], Path(file), x, y)
+        save([self], Path(file), x, y, band)
         return Path(file)
 
     def report(self, file: Place) -> Path:
@@ -302,7 +303,33 @@ def _is_same(study: Study, folder: Path) -> bool:
         return False
     free = {"fedkeel", "sweep"} | ({"engine"} if study.engine == "probe" else set())
     known, wanted = read_json(folder / CONFIG), plain(study.config())
-    for name in known.keys() | wanted.keys():
+    for name in dict.fromkeys((*wanted, *known)):
         if name not in free and known.get(name) != wanted.get(name):
-            raise InputError(f"{folder} holds something else: its {name} differs. Choose another out, or overwrite.")
+            (_, *keys), own, other = first_difference(known.get(name), wanted.get(name), [name])
+            if name == "parameters_of" and keys:
+                what = f"{'.'.join(keys[1:]) or 'algorithm'} of {keys[0]!r}"
+            else:
+                what = ".".join([name, *keys])
+            differs = f"its {what} is {brief(own)}, not {brief(other)}"
+            raise InputError(f"{folder} holds something else: {differs}. Choose another out, or overwrite.")
     return True
+
+
+def first_difference(one: Any, two: Any, place: Sequence[str] = ()) -> tuple[list[str], Any, Any]:
+    """Where two trees of plain values first differ, and what they have there; items of lists go by their `name`.
+
+    >>> first_difference({"rules": [{"name": "proximal", "mu": 1}]}, {"rules": [{"name": "proximal", "mu": 2}]})
+    (['rules', 'proximal', 'mu'], 1, 2)
+    """
+    if isinstance(one, dict) and isinstance(two, dict):
+        pairs = [(str(key), one.get(key), two.get(key)) for key in dict.fromkeys((*one, *two))]
+    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        pairs = [(_name_of(a, b) or str(k), a, b) for k, (a, b) in enumerate(zip(one, two, strict=True))]
+    else:
+        return list(place), one, two
+    return next((first_difference(a, b, [*place, key]) for key, a, b in pairs if a != b), (list(place), one, two))
+
+
+def _name_of(one: Any, two: Any) -> str | None:
+    names = {item.get("name") if isinstance(item, dict) else None for item in (one, two)}
+    return str(names.pop()) if len(names) == 1 and None not in names else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any
@@ -138,7 +138,7 @@ class Arm:
     """One algorithm with its seeds: histories that have ended, what they cost to the target, and where they end.
 
     seeds: which they are, 0, 1, ... unless given. metric: the column that says how good a run ends.
-    unfinished: runs with rounds left, of which nothing else is counted here.
+    unfinished: runs with rounds left, of which nothing else is counted here. config: of its first run.
 
     >>> rows = [{"round": t, "accuracy": t / 10, "gradients": 5 * t} for t in range(11)]
     >>> arm = Arm("fedavg", 0.5, [History(rows)], ["done"])
@@ -153,6 +153,7 @@ class Arm:
     seeds: Sequence[int] = ()
     metric: str = "accuracy"
     unfinished: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, target: float | None, runs: Sequence[tuple[int, History, str]], **more: Any) -> Arm:

@@ -207,7 +207,8 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
         runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
         for text, seed, folder in study.plan():
             runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
-        made = [Arm.of(text, task.target, some) for text, some in runs.items()]
+        first = {text: out / folder for text, seed, folder in study.plan() if seed == study.seeds[0]}
+        made = [Arm.of(text, task.target, some, config=read_config(first[text])) for text, some in runs.items()]
         if not study.single:
             write_json(out / "summary.json", summary(made, task.target))
     return made
@@ -231,14 +232,15 @@ def finished(out: Path) -> tuple[Study, list[Arm]]:
     """Read a comparison (or a single run) that has ended; nothing is run, and its task is not made."""
     study = Study.from_config(read_json(out / CONFIG), run=False)
     runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
-    target = None
+    target, configs = None, dict[str, dict[str, Any]]()
     for text, seed, folder in study.plan():
         known = known_run(study, text, seed, out / folder)
         if known is None or known.status == "stopped":
             raise InputError(f"{out / folder} has not ended; continue with: fedkeel resume {out}.")
         target = known.config["target"]  # the same in all of them
+        configs.setdefault(text, known.config)
         runs[text].append((seed, known.history, known.status))
-    return study, [Arm.of(text, target, some) for text, some in runs.items()]
+    return study, [Arm.of(text, target, some, config=configs[text]) for text, some in runs.items()]
 
 
 def known_run(study: Study, text: str, seed: int, folder: Path) -> Known | None:

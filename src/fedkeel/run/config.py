@@ -37,6 +37,7 @@ from ..settings import (
 from ..task import Task
 from ..version import __version__
 from ..world import World
+from .facts import facts_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -232,6 +233,7 @@ def configuration(job: Job, engine: Engine, chosen: RunConfig, parts: dict[str, 
         "target": task.target,
         **start_of(task),
         **({} if deadline is None else {"deadline_seconds": deadline}),  # in the world it may be a percentile
+        **facts_of(job, chosen.torch_dtype),
         "rerunnable": not cannot,
         **({"why_not": "; ".join(cannot)} if cannot else {}),
     }

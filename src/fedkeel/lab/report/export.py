@@ -33,6 +33,7 @@ def latex(c: Comparison) -> str:
     bold = [] if best is None else [best, *c.tied(best, c.ahead)]
     lines = [
         "% needs \\usepackage{booktabs}; bold: the best end, and every arm that is not clearly behind it (95 %)",
+        *(f"% {note}" for note in table(c)["notes"]),
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
         "\\toprule",
         _latex_row(heads),
@@ -72,7 +73,8 @@ def as_html(c: Comparison) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    notes = html.escape(" ".join(table(c)["notes"]))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>"
 
 
 def as_csv(comparisons: Mapping[str, tuple[str, Comparison]]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +14,7 @@ from rich.text import Text
 
 from ...messages import Broadcast, Work
 from ...run.dry_run import asked_of_all, first_clock, with_budget
+from ...run.facts import are_cut
 from ...task import Task
 from ...world import World
 from ...world.clock import Clock
@@ -19,6 +22,7 @@ from ...world.devices import FIGURES, FLEETS, SOURCES, Fleet, Floats
 
 SHARES = (0, 10, 50, 80, 90, 99, 100)
 BARS, WIDE = 12, 46
+NAMED = 10  # clients that a deadline cuts
 
 
 def names(console: Console) -> None:
@@ -73,7 +77,7 @@ def rounds(world: World, task: Task, seed: int, console: Console) -> None:
     console.print(view)
     _bars(seconds, None if world.deadline is None else clock.deadline, console)
     if world.deadline is not None:
-        _late(clock, broadcast, work, console)
+        _late(clock, broadcast, work, task.data.client_ids, console)
 
 
 def _bars(seconds: Floats, deadline: float | None, console: Console) -> None:
@@ -86,17 +90,20 @@ def _bars(seconds: Floats, deadline: float | None, console: Console) -> None:
         console.print(Text(f"{low:>9.3g} to {high:<9.3g} ") + Text(bar, style=style) + Text(f" {count:,}", style="dim"))
 
 
-def _late(clock: Clock, broadcast: Broadcast, work: Work, console: Console) -> None:
+def _late(clock: Clock, broadcast: Broadcast, work: Work, names: NDArray[Any], console: Console) -> None:
     done = clock.trips(broadcast, work).steps
     everybody, all_, none = len(done), int((done == work.steps).sum()), int((done == 0).sum())
     some = everybody - all_ - none
     whole, part, nothing = (f"{count / everybody:.1%}" for count in (all_, some, none))
     parts = f"{whole} of the clients do all of their steps, {part} some, {nothing} none"
     console.print(Text(f"With a deadline of {clock.deadline:.4g} seconds {parts}."), soft_wrap=True)
-    slowest = work.clients[np.argsort(done / work.steps, kind="stable")[:10]]
-    if some or none:
-        listed = ", ".join(str(client) for client in slowest.tolist())
-        console.print(Text(f"The clients that are cut most: {listed}.", style="dim"), soft_wrap=True)
+    cut = are_cut(clock, broadcast, work)
+    order = np.argsort(done / work.steps, kind="stable")
+    slowest = work.clients[order[cut[order]]]
+    if len(slowest):
+        some_of = "The clients that are cut" if len(slowest) <= NAMED else f"The {NAMED} clients that are cut most"
+        listed = ", ".join(str(names[client]) for client in slowest[:NAMED])
+        console.print(Text(f"{some_of}, the slowest first: {listed}.", style="dim"), soft_wrap=True)
 
 
 def _table(*names: str) -> Table:

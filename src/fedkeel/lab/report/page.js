@@ -178,13 +178,14 @@ function bars(panel, { width, height, xName, yName }) {
 
 function labelPicture(panel, { width }) {
   const rows = panel.cells.length, columns = panel.columns.length;
-  const left = 16 + 7 * Math.max(...panel.rows.map(r => r.length)), wide = (width - left - 4) / columns;
+  const cut = name => name.length > 14 ? `${name.slice(0, 13)}…` : name;  // whole names are in the titles of cells
+  const left = 16 + 7 * Math.max(...panel.rows.map(r => cut(r).length)), wide = (width - left - 4) / columns;
   const tall = Math.max(9, Math.min(22, 320 / rows)), height = rows * tall + 44;
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "labels by client" });
   panel.cells.forEach((row, r) => {
     const y = (rows - 1 - r) * tall + 2;
     if (r % Math.ceil(14 / tall) === 0)
-      svg.append(make("text", { x: left - 6, y: y + tall / 2 + 4, "text-anchor": "end" }, panel.rows[r]));
+      svg.append(make("text", { x: left - 6, y: y + tall / 2 + 4, "text-anchor": "end" }, cut(panel.rows[r])));
     row.forEach((share, c) => {
       if (share > 0) svg.append(make("rect", { class: "cell", x: left + c * wide, y, width: Math.max(.5, wide - .4), height: tall - .6,
         "fill-opacity": Math.min(1, .12 + .88 * share) },
@@ -192,10 +193,11 @@ function labelPicture(panel, { width }) {
     });
   });
   svg.append(make("line", { class: "grid", x1: left, x2: width - 4, y1: rows * tall + 3, y2: rows * tall + 3 }));
-  const every = Math.max(1, Math.ceil(columns * 44 / (width - left)));
-  panel.columns.forEach((name, c) => {
+  const starts = panel.columns.map(name => cut(name.split("–")[0])), room = 8 + 7 * Math.max(5, ...starts.map(name => name.length));
+  const every = Math.max(1, Math.ceil(columns * room / (width - left)));
+  starts.forEach((name, c) => {
     const x = left + (c + .5) * wide;
-    if (c % every === 0 && x < width - 14) svg.append(make("text", { x, y: rows * tall + 19, "text-anchor": "middle" }, name.split("–")[0]));
+    if (c % every === 0 && x < width - 3.5 * name.length) svg.append(make("text", { x, y: rows * tall + 19, "text-anchor": "middle" }, name));
   });
   svg.append(make("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "client"));
   return make("div", { class: "chart" }, svg);
@@ -221,12 +223,18 @@ function table(heads, rows, first) {
   return make("table", { class: "cards" }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
-function valueTable(values) {
-  const head = make("tr", {}, make("th", {}, "column"), ...doc.arms.map((arm, i) => make("th", {}, dot(i), breakable(arm.name))));
-  const body = Object.entries(values).map(([name, cells]) => make("tr", {}, make("td", {}, name),
-    ...cells.map((value, i) => make("td", { "data-head": doc.arms[i].name }, plain(value)))));
-  return make("table", { class: "cards", id: "values" }, make("thead", {}, head), make("tbody", {}, ...body));
+// A column for each algorithm; `heads` are columns before them, and a row is { name, before, cells }.
+function armTable(id, first, heads, rows) {
+  const head = make("tr", {}, make("th", {}, first), ...heads.map(text => make("th", {}, text)),
+    ...doc.arms.map((arm, i) => make("th", {}, dot(i), breakable(arm.name))));
+  const body = rows.map(({ name, before, cells }) => make("tr", {}, make("td", {}, name),
+    ...before.map((text, k) => make("td", { "data-head": heads[k] }, text)),
+    ...cells.map((text, i) => make("td", { "data-head": doc.arms[i].name }, text))));
+  return make("table", { class: "cards", id }, make("thead", {}, head), make("tbody", {}, ...body));
 }
+
+const valueTable = values => armTable("values", "column", [],
+  Object.entries(values).map(([name, cells]) => ({ name, before: [], cells: cells.map(plain) })));
 
 const keys = values => make("dl", {},
   ...Object.entries(values).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
@@ -248,8 +256,8 @@ function verdictPart() {
 function tablePart() {
   const rows = doc.table.rows.map((cells, i) => ({ arm: i, name: doc.arms[i].name, cells }));
   const parts = [make("h2", {}, "Comparison"), table(doc.table.heads, rows, "algorithm"),
-    make("p", { class: "faint" }, "Costs are means over seeds. “>” marks means in which seeds that missed the target count with their whole run. "
-      + "Brackets and ± are 95 % intervals (for the speed-up: a bootstrap over pairs of seeds).")];
+    make("p", { class: "faint", id: "table-notes" }, ["Costs are means over seeds. Brackets and ± are 95 % intervals (for the speed-up: a bootstrap over pairs of seeds).",
+      ...doc.table.notes].join(" "))];
   if (doc.versus.length) {
     const target = doc.counted, best = doc.versus[0].best;
     const heads = [...(target ? [`${doc.versus[0].cost} saved`, "reaches the target"] : []), "better at the end by", "ends"];
@@ -300,7 +308,7 @@ function curvesPart(width) {
     legend(),
     make("div", { id: "curves" }, drawn(chosen.axis, size)),
     make("div", { class: "paper" }, ...paper.map(axis => drawn(axis, { width: 460, height: 270 }))),
-    make("p", { class: "faint" }, `${yName}: mean over seeds; the band spans the lowest and the highest seed.`),
+    make("p", { class: "faint", id: "curve-words" }, `${yName}${chosen.score in { accuracy: 0, loss: 0 } ? doc.drawn : ""}: mean over seeds; the band spans the lowest and the highest seed.`),
   ];
 }
 
@@ -342,29 +350,47 @@ function clientsPart(width) {
   return [
     make("h2", {}, "Clients"),
     make("div", { class: "two" },
-      piece("Accuracy of each client", accuracies, () => "The final model of one seed on each client's own " + (accuracies.held_out ? "test samples (client_test)" : "training data (not test data)")
+      piece("Accuracy of each client", accuracies, () => `The final models (${seedsOf(accuracies)}) on each client's own ` + (accuracies.held_out ? "test samples (client_test)" : "training data (not test data)")
         + ". Clients are sorted by accuracy,"
-        + ` separately for each algorithm. Shown: ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`,
+        + ` separately for each algorithm. Shown: ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`
+        + ` The worst tenth is ${accuracies.tenth} of these ${accuracies.clients} clients.`,
       () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
-      piece("Labels by client", labels, () => `Darker cells are larger shares of the client's samples. A client holds ${labels.own[0]} to ${labels.own[2]} of`
-        + ` ${labels.labels} labels, ${labels.own[1].toFixed(1)} on average; ${labels.clients.toLocaleString("en")} clients`
+      piece("Labels by client", labels, () => `Darker cells are larger shares of the client's samples. A client holds ${range(labels.own[0], labels.own[2])} of`
+        + ` ${labels.labels} labels${average(labels.own)}; ${labels.clients.toLocaleString("en")} clients`
         + (labels.columns.length < labels.clients ? `, in ${labels.columns.length} groups.` : "."), () => labelPicture(labels, size)),
-      piece("Participation", participation, () => `How often a client took part (${participation.span}): ${participation.least} to ${participation.most}`
-        + ` times, ${participation.mean.toFixed(1)} on average; ${participation.never} of ${participation.clients.toLocaleString("en")} never did.`
+      piece("Participation", participation, () => `How often a client took part (${participation.span}): ${range(participation.least, participation.most)}`
+        + ` times${average([participation.least, participation.mean, participation.most])}; ${participation.never} of ${participation.clients.toLocaleString("en")} never did.`
         + " Recomputed from the configuration; with the same seed it is the same for every arm.",
       () => bars(participation, { ...size, xName: "rounds taken part in", yName: "clients" })),
       piece("Budgets", budgets, () => `Local steps that participants could do with the budget ${budgets.budget} (${budgets.span}). Recomputed from the configuration.`
         + (budgets.planned && doc.columns.tuned.includes("epochs") ? " Algorithms that tune their epochs use their own number of steps instead." : ""),
       () => bars(budgets, { ...size, xName: "steps", yName: "participations" }))),
+    ...lowestPart(accuracies),
   ];
+}
+
+const range = (low, high) => low === high ? `${low}` : `${low} to ${high}`;
+const average = ([low, mean, high]) => low === high ? "" : `, ${mean.toFixed(1)} on average`;
+
+function seedsOf(panel) {
+  const counts = panel.arms.filter(arm => !arm.why).map(arm => arm.seeds), most = Math.max(1, ...counts);
+  return most === 1 ? "one seed" : `means over ${range(Math.min(...counts), most)} seeds`;
+}
+
+function lowestPart(panel) {
+  if (panel.why || !panel.table.length) return [];
+  const kind = panel.held_out ? "test" : "training";
+  const rows = panel.table.map(({ name, samples, values }) => ({ name, before: [samples.toLocaleString("en")],
+    cells: values.map(value => value === null ? "–" : value.toFixed(3)) }));
+  const some = rows.length < panel.clients ? `The ${rows.length} lowest of ${panel.clients} clients` : `All ${panel.clients} clients`;
+  return [make("h3", { class: "apart" }, "Accuracy by client, the lowest first"), armTable("lowest", "client", [`${kind} rows`], rows),
+    make("p", { class: "faint" }, `${some}, in the order of the mean over algorithms; ${seedsOf(panel)}, on so many of the client's own ${kind} rows.`)];
 }
 
 function decileTable(panel) {
   const rows = panel.arms.map((arm, i) => ({ arm: i, name: doc.arms[i].name,
     cells: arm.why ? [arm.why, "", "", ""] : [arm.worst, arm.median, arm.mean, arm.spread].map(v => v.toFixed(3)) }));
-  const lowest = panel.arms.map((arm, i) => arm.why || !shown(i) ? null : make("p", { class: "faint" }, dot(i), "lowest: "
-    + arm.lowest.map(([name, value]) => `${name} (${value.toFixed(3)})`).join(", ")));
-  return make("div", {}, table(["worst tenth", "median", "mean", "spread"], rows, "clients' accuracy"), ...lowest);
+  return table(["worst tenth", "median", "mean", "spread"], rows, "clients' accuracy");
 }
 
 function settingsPart() {

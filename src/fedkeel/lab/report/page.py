@@ -22,7 +22,7 @@ from ...task import Task
 from ...version import __version__
 from ..stats import amount, columns, number, shared_rounds
 from ..trackers import settings
-from . import replay, verdict
+from . import captions, replay, verdict
 from .runs import Group, Ran, Reader, all_runs, not_started
 
 TUNED = ("lr", "epochs", "batch_size", "h", "phi")
@@ -70,6 +70,7 @@ def document(
         "target": compared.target if compared.unreached is None else compared.unreached,
         "counted": compared.target is not None,  # costs are those to the target
         "verdict": said,
+        "drawn": "" if (drawn := captions.tested(compared.arms)) == captions.WHOLE else f" {drawn}",
         "table": verdict.table(compared),
         "versus": verdict.versus(compared) if ready else [],
         "arms": [_arm(group) for group in groups],

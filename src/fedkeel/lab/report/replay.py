@@ -29,7 +29,8 @@ VISITS = 50_000  # client-rounds that are replayed: about a second
 WIDE, TALL = 100, 30  # cells of the label picture; more clients or labels are put in groups
 CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
 BLOCK = 2**20  # input numbers per forward pass
-BARS, LOWEST = 24, 5
+BARS = 24
+SEEDS, LISTED, NAME = 5, 30, 60  # models of an arm that are tried; clients in a table; letters of a name
 PANELS = ("participation", "budgets", "labels", "accuracies")
 IN_PYTHON = (
     "The task of these runs was made in Python, so the panels about clients cannot be drawn from its name. Write the "
@@ -40,7 +41,7 @@ Panel = dict[str, Any]
 
 
 def panels(groups: list[Group], given: Task | None = None) -> dict[str, Panel]:
-    """The pictures of clients, from the first run (the accuracies: from the first run of every arm).
+    """The pictures of clients, from the first run (the accuracies: from the runs of every arm).
 
     given: the task of these runs, if their configuration does not name it.
     """
@@ -119,44 +120,82 @@ def labels(task: Task) -> Panel:
     own = (held > 0).sum(1)
     return {
         "cells": cells, "clients": len(held), "labels": held.shape[1],
-        "rows": [_span(kinds[0], kinds[-1]) for kinds in classes],
-        "columns": [_span(some[0], some[-1]) for some in clients],
+        "rows": [_named(kinds, task.data.class_names) for kinds in classes],
+        "columns": [_named(some, task.data.client_ids) for some in clients],
         "own": [int(own.min()), float(own.mean()), int(own.max())],
     }  # fmt: skip
 
 
-def _span(first: int, last: int) -> str:
+def _span(first: Any, last: Any) -> str:
     return f"{first}" if first == last else f"{first}–{last}"
 
 
+def _named(group: NDArray[np.int64], names: Any) -> str:
+    """A group of clients or labels, by the names of its first and its last one; by their numbers where there are none.
+
+    >>> _named(np.array([0, 1]), ["healthy", "ill"]), _named(np.array([3]), None)
+    ('healthy–ill', '3')
+    """
+    ends = (group[0], group[-1]) if names is None else (names[group[0]], names[group[-1]])
+    return _span(*(str(end)[:NAME] for end in ends))
+
+
 def accuracies(groups: list[Group], task: Task) -> Panel:
-    """The accuracy of every arm's final model on each client's own data, sorted: on its test samples where some were
-    kept (`client_test`), else on its training data."""
+    """The accuracy of every arm's final models on each client's own data, means over seeds: on its test samples where
+    some were kept (`client_test`), else on its training data."""
     task = RunConfig.from_config(groups[0].runs[0].config).prepared(task)
     chosen, each = _chosen(task.data)
     arms: list[dict[str, Any]] = []
+    by_arm: list[NDArray[np.float64] | None] = []
     for group in groups:
-        run = next(iter(group.complete or group.runs))
-        values, why = _attempt(partial(client_accuracies, run, task))
-        if values is None:
-            arms.append(why)
-            continue
-        order = np.argsort(values, kind="stable")
-        lowest = [[str(task.data.client_ids[chosen[row]])[:60], round(float(values[row]), 4)] for row in order[:LOWEST]]
-        arms.append({
-            "seed": run.config["seed"], "sorted": [round(float(v), 4) for v in values[order]], "lowest": lowest,
-            "mean": float(values.mean()), "median": float(np.median(values)), "worst": worst_tenth(values),
-            "spread": float(values.std()),
-        })  # fmt: skip
+        values, why = _attempt(partial(_by_seed, group, task))
+        by_arm.append(None if values is None else values.mean(0))
+        arms.append(why if values is None else _summary(values))
     return {
         "arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each,
-        "held_out": task.data.client_test is not None,
+        "tenth": max(1, len(chosen) // 10), "held_out": task.data.client_test is not None,
+        "table": _lowest(by_arm, task.data),
     }  # fmt: skip
+
+
+def _by_seed(group: Group, task: Task) -> NDArray[np.float64]:
+    """The accuracies `[seeds, clients]` of an arm's models, of at most `SEEDS` of them."""
+    runs = (group.complete or group.runs[:1])[:SEEDS]
+    return np.stack([client_accuracies(run, task) for run in runs])
+
+
+def _summary(values: NDArray[np.float64]) -> dict[str, Any]:
+    """An arm's clients in numbers: statistics of each seed, then their mean, as the history has them."""
+    return {
+        "seeds": len(values), "sorted": [round(float(v), 4) for v in np.sort(values.mean(0))],
+        "mean": float(values.mean()), "median": float(np.median(values, 1).mean()),
+        "worst": float(np.mean([worst_tenth(row) for row in values])), "spread": float(values.std(1).mean()),
+    }  # fmt: skip
+
+
+def _lowest(by_arm: list[NDArray[np.float64] | None], data: FederatedData) -> list[Panel]:
+    """The clients with the lowest accuracies, mean over arms, and on how many samples these are."""
+    known = [values for values in by_arm if values is not None]
+    if not known:
+        return []
+    chosen, each = _chosen(data)
+    tried = np.minimum(np.diff(_own_offsets(data))[chosen], each)
+    order = np.argsort(np.mean(known, 0), kind="stable")[:LISTED].tolist()
+    return [
+        {"name": str(data.client_ids[chosen[row]])[:NAME], "samples": int(tried[row]),
+         "values": [None if values is None else round(float(values[row]), 4) for values in by_arm]}
+        for row in order
+    ]  # fmt: skip
+
+
+def _own_offsets(data: FederatedData) -> NDArray[np.int64]:
+    """Where the samples begin on which each client is tried: its test samples, else its training data."""
+    return data.offsets if data.client_test_offsets is None else data.client_test_offsets
 
 
 def _chosen(data: FederatedData) -> tuple[NDArray[np.int64], int]:
     """The clients on which models are tried, and how many samples of each at most."""
-    offsets = data.offsets if data.client_test_offsets is None else data.client_test_offsets
+    offsets = _own_offsets(data)
     able = np.flatnonzero(np.diff(offsets))
     clients = able[np.unique(np.linspace(0, len(able) - 1, min(CLIENTS, len(able))).astype(np.int64))]
     return clients, max(20, SAMPLES // len(clients))
@@ -177,7 +216,7 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     model.module.eval()
     data, (chosen, each) = cast.data, _chosen(cast.data)
     x, y = data.client_test or (data.x, data.y)
-    offsets = data.offsets if data.client_test_offsets is None else data.client_test_offsets
+    offsets = _own_offsets(data)
     sizes = np.minimum(np.diff(offsets)[chosen], each)
     rows = [np.arange(n) + offsets[c] for c, n in zip(chosen, sizes, strict=True)]
     index = torch.from_numpy(np.concatenate(rows))

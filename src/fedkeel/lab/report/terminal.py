@@ -11,17 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ... import grammar
-from ...errors import InputError
-from ...recipes import RECIPES
 from ...run.history import History
 from ..compare import has_time, mean_curve
 from ..stats import Arm, window
+from . import captions
 
 COLOURS = (
     "cyan", "magenta", "yellow", "green", "red", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "white",
 )  # fmt: skip
 WIDE, FULL = 80, 105  # columns of a terminal that has room for costs; for intervals and last rounds, too
+CLIENTS = 21  # columns that the accuracies of clients take
 
 
 def colour(number: int) -> str:
@@ -77,15 +76,18 @@ def table(
     sim_seconds: the simulated time after which the runs ended, if it was not by their rounds.
     """
     seeds = len(arms[0].histories)
-    costs, full = target is not None and console.width >= WIDE, console.width >= FULL
+    by_client = any(arm.histories[0].last("client_accuracy") is not None for arm in arms)
+    costs = target is not None and console.width >= WIDE
+    full = console.width >= FULL + (CLIENTS if by_client else 0)
     timed = all(arm.timed for arm in arms)
+    in_all = timed and all(arm.never for arm in arms)  # else there are seconds to the target
     averaged = window(rounds) if full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
     averaged = 0 if timed else averaged  # there is no room for it, and rounds are of different length
     sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
     columns: dict[str, list[str]] = {}
     if target is not None:
         columns[f"to {target:g}: rounds" if costs else f"to {target:g}"] = [arm.rounds_text() for arm in arms]
-        if timed:
+        if timed and not in_all:
             columns["seconds"] = [arm.cost_text("sim_seconds", "{:,.1f}") for arm in arms]
         gains = ["", *(str(arm.speedup(arms[0])) for arm in arms[1:])]
         columns["speed-up"] = gains if full else [gain.partition(" [")[0] for gain in gains]
@@ -95,8 +97,9 @@ def table(
     if averaged:
         lasts = [[] if arm.diverged else arm.lasts(averaged) for arm in arms]
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
+    if in_all:
+        columns["seconds in all"] = [_mean_last(arm, "sim_seconds", "{:,.1f}") for arm in arms]
     columns["at the end"] = [arm.final_text() for arm in arms]
-    by_client = any(arm.histories[0].last("client_accuracy") is not None for arm in arms)
     if by_client:
         for name, column in (("clients", "client_accuracy"), ("worst tenth", "client_accuracy_worst")):
             columns[name] = [_mean_last(arm, column) for arm in arms]
@@ -114,34 +117,41 @@ def table(
         view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
     ended = f"{rounds} round{'s' if rounds != 1 else ''}" if sim_seconds is None else f"{sim_seconds:g} simulated s"
-    after = f"Accuracies are on the test set, at the end after {ended}"
+    after = f"Accuracies are {captions.tested(arms)}, at the end after {ended}"
     notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
+    notes += captions.base_rate(arms)
     if averaged:
-        notes.append(f"'last {averaged}' is the mean accuracy over the last {averaged} rounds")
+        notes.append(f"'last {averaged}' is the mean accuracy {_over_last(arms, averaged)}")
     if target is not None and any(arm.missed < seeds for arm in arms):
         spent = "Rounds, gradients and MB are means of" if costs else "Rounds are the mean of"
         notes.append(f"{spent} what it took to reach {target:g}")
         if timed:
             notes.append("Seconds are simulated, by the fleet's devices, and so is the speed-up")
-        if any(0 < arm.missed < seeds for arm in arms):
-            notes.append("'>' marks means in which seeds that did not reach it count with their whole run")
     if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
         notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
+    notes += captions.bounds(arms)
     if by_client:
-        notes.append("'clients' and 'worst tenth' are means over all clients, and the worst, on their own test samples")
+        tenth = captions.worst_tenth(arms)
+        notes.append(f"'clients' and 'worst tenth' are means over all clients, and {tenth}, on their own test samples")
     if sized:
         notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")
+    if in_all:
+        notes.append("Seconds are simulated, by the fleet's devices, and those of the whole run")
     if timed:
         notes.append("Late and lost clients, of those invited: " + ", ".join(map(_missing, arms)))
-    if brought := [arm.name for arm in arms if _brings_momentum(arm.name)]:
-        momentum = RECIPES["gel"].defaults["momentum"]
-        notes.append(f"GEL sets the client momentum to {momentum:g} in {', '.join(brought)}")
+    notes += captions.cut_short(arms) + captions.momentum(arms)
     console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
 
 
-def _mean_last(arm: Arm, column: str) -> str:
+def _over_last(arms: Sequence[Arm], n: int) -> str:
+    late = chain.from_iterable(history[-n:] for arm in arms for history in arm.histories)
+    gaps = any(row["accuracy"] is None for row in late)
+    return f"over those of the last {n} rounds that were evaluated" if gaps else f"over the last {n} rounds"
+
+
+def _mean_last(arm: Arm, column: str, style: str = "{:.4f}") -> str:
     found = [history.last(column) for history in arm.histories]
-    return "-" if arm.diverged or None in found else f"{statistics.mean(found):.4f}"
+    return "-" if arm.diverged or None in found else style.format(statistics.mean(found))
 
 
 def _missing(arm: Arm) -> str:
@@ -162,14 +172,3 @@ def ranks(share: Mapping[str, Mapping[str, float]], console: Console) -> None:
     console.print(view)
     text = "Share of tasks in which an algorithm has the best (one of the two best) mean accuracies at the end."
     console.print(Text(f"{text} Equal ones share a place.", style="dim"))
-
-
-def _brings_momentum(text: str) -> bool:
-    """Whether this algorithm's clients have momentum only because of +gel: its text does not give one."""
-    try:
-        segments = grammar.parse(text)
-    except InputError:  # a name that was given in Python
-        return False
-    by_default = [name for name, _ in segments if name in RECIPES and "momentum" in RECIPES[name].defaults]
-    typed = any("momentum" in values or values.get("client") in ("adam", "adagrad") for _, values in segments)
-    return by_default == ["gel"] and not typed

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from typing import Any
 
 from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_rounds
+from . import captions
+from .captions import listed
 from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
@@ -96,7 +99,8 @@ def compare(groups: Sequence[Group]) -> Comparison:
     for group in groups:
         runs = [(run.config["seed"], run.history, run.status) for run in group.complete]
         unfinished = len(group.runs) - len(runs)
-        arms.append(Arm.of(group.name, target, runs, metric=metric, unfinished=unfinished))
+        config = group.runs[0].config
+        arms.append(Arm.of(group.name, target, runs, metric=metric, unfinished=unfinished, config=config))
     if target is not None and all(s.never for s in arms):  # then only whole runs can be compared
         return Comparison([replace(arm, target=None) for arm in arms], metric, None, length, target)
     return Comparison(arms, metric, target, length)
@@ -114,7 +118,9 @@ def length_of(configs: Sequence[dict[str, Any]]) -> str:
 
 def in_words(c: Comparison) -> dict[str, Any]:
     """The verdict in plain English: a headline, what it rests on, and warnings."""
-    points = [*_cost(c), *_end(c), *_sure(c)]
+    drawn = captions.tested(c.arms)
+    where = [] if drawn == captions.WHOLE or c.metric == "train_loss" else [f"All test figures are {drawn}."]
+    points = [*_cost(c), *_end(c), *where, *_sure(c)]
     return {"headline": _headline(c), "points": points, "warnings": _warnings(c)}
 
 
@@ -207,7 +213,11 @@ def _sure(c: Comparison) -> list[str]:
 
 def _warnings(c: Comparison) -> list[str]:
     lines = []
+    base = captions.base_of(c.arms)
     for s in c.arms:
+        if base is not None and c.metric == "accuracy" and s.sound and statistics.mean(s.finals.values()) <= base[1]:
+            always = f"always predicting the most frequent training label ({base[0]})"
+            lines.append(f"{s.name} ends at {_mean(s.finals)}, no better than {always}: {base[1]:.4f}.")
         if s.diverged:
             lines.append(f"{s.name} diverged in {s.diverged} of {len(s.seeds)} seeds.")
         elif s.missed:
@@ -226,18 +236,19 @@ def table(c: Comparison) -> dict[str, Any]:
     heads = [("whole run: " if c.target is None else f"to {c.target:g}: ") + COSTS[name] for name in costs]
     heads += [f"speed-up over {base.name}"] * (several and c.target is not None)
     heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {base.name} by"] * several + ["seeds"]
+    spent = [[None if c.target is not None and s.never else s.mean_cost(name) for s in c.arms] for name in costs]
+    texts = [_amounts(name, means) for name, means in zip(costs, spent, strict=True)]
     rows = []
-    for s in c.arms:
-        means = {name: None if c.target is not None and s.never else s.mean_cost(name) for name in costs}
+    for place, s in enumerate(c.arms):
         bound = "> " if s.missed else ""
-        cells = ["–" if mean is None else bound + _amount(name, mean) for name, mean in means.items()]
+        cells = ["–" if column[place] is None else f"{bound}{column[place]}" for column in texts]
         if several and c.target is not None:
             cells.append("" if s is base else str(s.speedup(base)))
         cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
         if several:
             cells.append("" if s is base else _ranged(c.ahead(s, base), "{:+.4f}"))
         rows.append([*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")])
-    return {"heads": heads, "rows": rows}
+    return {"heads": heads, "rows": rows, "notes": captions.notes(c.arms, c.metric)}
 
 
 def versus(c: Comparison) -> list[dict[str, str]]:
@@ -282,6 +293,18 @@ def _amount(cost: str, value: float) -> str:
     return f"{value:.1f}" if cost == "round" or value >= 10 else f"{value:.3g}"
 
 
+def _amounts(cost: str, values: Sequence[float | None]) -> list[str | None]:
+    """The costs of a column, all with as many decimals as suit the largest.
+
+    >>> _amounts("megabytes", [4.6, 4.88, None]), _amounts("round", [41.25]), _amounts("gradients", [12345.6])
+    (['4.60', '4.88', None], ['41.2'], ['12,346'])
+    """
+    largest = max((value for value in values if value is not None), default=0.0)
+    digits = 2 - math.floor(math.log10(largest)) if largest > 0 else 0
+    decimals = {"round": 1, "gradients": 0}.get(cost, min(6, max(0, digits)))
+    return [None if value is None else f"{value:,.{decimals}f}" for value in values]
+
+
 def _mean(values: BySeed) -> str:
     return f"{statistics.mean(values.values()):.4f}"
 
@@ -291,15 +314,6 @@ def _ranged(found: Gain | None, style: str) -> str:
         return "–"
     ends = "" if found.low is None else f" ({style}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{style})"
     return (style + ends).format(found.value, found.low, found.high)
-
-
-def listed(words: Iterable[str]) -> str:
-    """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    names = list(words)
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def comparable(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> bool:

@@ -1,0 +1,120 @@
+"""What tables, figures and pages say about their numbers: in one place, so that all of them say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..stats import Arm
+
+WHOLE = "on the test set"
+COST_BOUND = "'>' marks means in which seeds that did not reach the target count with their whole run"
+
+
+def listed(words: Iterable[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    names = list(words)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def tested(arms: Sequence[Arm]) -> str:
+    """Which test samples the arms are measured on.
+
+    >>> tested([Arm("a", None, [], [], config={"eval_samples": 2000})])
+    'on a fixed draw of 2,000 test samples'
+    """
+    kinds = list(dict.fromkeys(_tested(arm.config) for arm in arms))
+    return kinds[0] if len(kinds) == 1 else "on test samples that differ between the algorithms"
+
+
+def _tested(config: Mapping[str, Any]) -> str:
+    wanted = config.get("eval_samples")
+    whole = wanted is None or config.get("tested", {}).get("samples", wanted) < wanted  # there are not so many
+    return WHOLE if whole else f"on a fixed draw of {wanted:,} test samples"
+
+
+def base_of(arms: Sequence[Arm]) -> tuple[str, float] | None:
+    """The most frequent training label, and what always predicting it would score; None where that is not known."""
+    known = arms[0].config.get("tested", {})
+    return (str(known["base_label"])[:40], known["base_rate"]) if "base_rate" in known else None
+
+
+def base_rate(arms: Sequence[Arm]) -> list[str]:
+    """What a model would score that looks at no input, as far as the configuration knows it."""
+    if (base := base_of(arms)) is None:
+        return []
+    label, score = base
+    return [f"Always predicting the most frequent training label ({label}) would score {score:.4f} on the same samples"]
+
+
+def worst_tenth(arms: Sequence[Arm]) -> str:
+    """How many clients the worst tenth is.
+
+    >>> worst_tenth([Arm("a", None, [], [], config={"tested": {"clients": 12}})])
+    'the worst tenth (1 of 12 clients)'
+    """
+    clients = arms[0].config.get("tested", {}).get("clients")
+    return "the worst tenth" + ("" if clients is None else f" ({max(1, clients // 10):,} of {clients:,} clients)")
+
+
+def cut_short(arms: Sequence[Arm]) -> list[str]:
+    """How many clients a deadline cuts short; those that do some of their steps are neither late nor lost."""
+    config = arms[0].config
+    if "cut" not in config:
+        return []
+    limit = f"The deadline of {config['deadline_seconds']:.4g} simulated seconds"
+    share = f"{100 * config['cut']:.0f} % of all clients from doing all steps of FedAvg's round"
+    return [f"{limit} keeps {share} (devices of seed {config['seed']})"]
+
+
+def bounds(arms: Sequence[Arm]) -> list[str]:
+    """What '>' and '<' mean, where the table has them."""
+    seeds, said = len(arms[0].histories), []
+    if any(0 < arm.missed < seeds for arm in arms):
+        said.append(COST_BOUND)
+    gains = [arm.speedup(arms[0]) for arm in arms[1:]]
+    if any(gain.less_than is not None for gain in gains):
+        said.append("'<' before a speed-up is an upper bound, because seeds of that algorithm missed the target")
+    if any(gain.more_than is not None for gain in gains):
+        said.append(f"'>' before a speed-up is a lower bound, because seeds of {arms[0].name} missed the target")
+    return said
+
+
+def momentum(arms: Sequence[Arm]) -> list[str]:
+    """The client momentum of all arms, where one that guesses (GEL) has some and one that does not has another.
+
+    +gel gives clients momentum, so such arms differ in more than the guesses; labels of arms say nothing about it.
+    """
+    known = {arm.name: found for arm in arms if (found := _momentum(arm)) is not None}
+    guess = {arm.name for arm in arms if any(r.get("name") == "guess" for r in _parameters(arm).get("rules", []))}
+    brought = {value for name, value in known.items() if name in guess and value}
+    if not any(value != other for value in brought for name, other in known.items() if name not in guess):
+        return []
+    parts: list[str] = []
+    for value in sorted(set(known.values()), reverse=True):
+        names = [name for name, own in known.items() if own == value]
+        what = "none" if not value else f"client momentum {value:g}" if not parts else f"{value:g}"
+        parts.append(f"{listed(names)} {'has' if len(names) == 1 else 'have'} {what}")
+    return [", ".join(parts)]
+
+
+def _parameters(arm: Arm) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = arm.config.get("parameters", {})
+    return found
+
+
+def _momentum(arm: Arm) -> float | None:
+    """Of the clients' SGD; None of other optimizers."""
+    found: float | None = _parameters(arm).get("client", {}).get("momentum")
+    return found
+
+
+def notes(arms: Sequence[Arm], metric: str) -> list[str]:
+    """Sentences below a table: where its numbers come from, and what its marks mean."""
+    what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
+    where = [] if what is None else [f"{what} are {tested(arms)}"]
+    base = base_rate(arms) if metric == "accuracy" else []
+    return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms))]
