@@ -6,12 +6,14 @@ leave this folder, to source files, become the file's name: the site is a site, 
 
 from __future__ import annotations
 
+import html
 import inspect
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import fedkeel as fk
@@ -22,6 +24,7 @@ from fedkeel.explain import explain
 from fedkeel.lab.reproduce import plan
 
 ROOT = Path(__file__).resolve().parent.parent
+UNFILLED = ("SETTINGS", "--8", "SharedConfig.", "RunConfig.")  # settings, included files, defaults
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -47,6 +50,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{text} (`{os.path.normpath(Path('docs') / place)}`)"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", kept, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page on which something was not filled in."""
+    text = html.unescape(re.sub(r"<[^>]*>", "", output))
+    for mark in UNFILLED:
+        if mark in text:
+            raise PluginError(f"{page.file.src_uri} shows {mark!r}, which should have been filled in.")
+    return output
 
 
 def overview() -> str:
@@ -134,9 +146,16 @@ def studies_by_name() -> dict[str, list[str]]:
 
 
 def reference() -> str:
-    """Every public name."""
+    """Every public name, and the checks for rules."""
     names = [name for name in fk.__all__ if name[0] != "_" and name not in ("tasks", "trackers")]
     order = sorted(names, key=lambda name: (name[0].isupper(), name.lower()))
-    places = (f"lab.{fk.LAB[name]}.{name}" if name in fk.LAB else name for name in order)  # imported when used
-    lines = ["# API reference", "All names of `import fedkeel as fk`.", *(f"::: fedkeel.{place}" for place in places)]
+    lines = ["# API reference", "All names of `import fedkeel as fk`.", *(f"::: fedkeel.{place(name)}" for name in order)]
+    lines += ["## Checks for your own rule", "::: fedkeel.conformance\n    options: {heading_level: 3, members_order: source}"]
     return "\n\n".join(lines) + "\n"
+
+
+def place(name: str) -> str:
+    """Where the site finds a public name: in its module, if that is imported when used or has the name of another."""
+    if name in fk.LAB:
+        return f"lab.{fk.LAB[name]}.{name}"
+    return f"recipes.{name}" if name == "algorithm" else name  # `fedkeel.algorithm` is a module, too

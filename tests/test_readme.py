@@ -55,6 +55,27 @@ def test_the_rule_on_the_page_is_scaffold_bit_for_bit() -> None:
     assert torch.equal(runs[0].params, runs[1].params)
 
 
+def test_the_page_on_rules_registers_its_example_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(recipes.RECIPES, "cautious", recipes.Recipe("replaced by the block"))  # and taken out again
+    names: dict[str, Any] = {}
+    (block,) = [block for block in RULE_BLOCKS if "recipes.RECIPES[" in block]
+    for code in ((ROOT / "examples" / "own_rule.py").read_text(), block):
+        exec(re.sub(r"rounds=\d+", "rounds=2", code), names)
+    assert repr(names["found"]).startswith("<Comparison of fedavg, cautious:caution=0.3 on synthetic: 2 rounds, seeds: 3")
+    assert fk.algorithm("cautious:caution=0.3").rules == (names["Cautious"](0.3),)
+    with pytest.raises(fk.InputError, match="parameter of cautious 'cautio'. Did you mean 'caution'"):
+        fk.algorithm("cautious:cautio=1")
+
+
+def test_every_marker_of_the_site_that_includes_a_file_is_whole_and_names_one() -> None:
+    lines = [line for page in PAGES for line in page.read_text().splitlines() if re.search(r"--\s*8", line)]
+    assert len(lines) >= 4
+    for line in lines:
+        found = re.fullmatch(r'--8<-- "(.+)"', line)
+        assert found and (ROOT / found[1]).exists(), line
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_can_be_read_and_every_link_leads_somewhere(page: Path) -> None:
     text = page.read_text()

@@ -117,29 +117,29 @@ class Rule:
 
     On the server:
 
-    init(x, lr)                   the server's tensors before round 1, by name
-    plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
-    send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
-    screen(updates, server)       changes or drops clients' updates before any is summed (one rule at most)
-    serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
-    models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
-    report(server, up, view)      columns for the history
+        init(x, lr)                   the server's tensors before round 1, by name
+        plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
+        send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
+        screen(updates, server)       changes or drops clients' updates before any is summed (one rule at most)
+        serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
+        models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
+        report(server, up, view)      columns for the history
 
     On clients, each for a whole group:
 
-    remember(me)                  a client's memory at its first participation
-    survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
-    start(me)                     notes for the round
-    gradient(g, y, me)            corrects a gradient at y, which need not be the clients' current point
-    penalty(y, me)                the function whose derivative `gradient` adds, if there is one; SPS counts it
-    finish(y, end, me)            what is sent up, and the new memory
+        remember(me)                  a client's memory at its first participation
+        survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
+        start(me)                     notes for the round
+        gradient(g, y, me)            corrects a gradient at y, which need not be the clients' current point
+        penalty(y, me)                the function whose derivative `gradient` adds, if there is one; SPS counts it
+        finish(y, end, me)            what is sent up, and the new memory
 
     and four that wrap a function, like middleware; the first rule of an algorithm is the innermost:
 
-    loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
-    objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
-    step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
-    walk(go, me, y)                    go(y) does all local steps -> End
+        loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
+        objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
+        step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
+        walk(go, me, y)                    go(y) does all local steps -> End
 
     `gradient` may change g in place; a rule that keeps g must copy it, since the next step overwrites it. The next rule
     may change the returned tensor, so return g or a new tensor, never one of me.memory or me.sent.
