@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parent.parent
-TRIED = {  # what a page compares, where it is not FedAvg with the algorithm itself
-    "fedavg": "fedavg fedavgcm",
-    "sgd": "sgd:lr=0.01 sgd:lr=0.1",
-    "gel": "fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel",
-    "ghbm": "fedavg ghbm:tau=10",  # with 50 of round(1/C) = 50 rounds it has not begun to push
+TRIED = {  # what a page tries, where that is not a comparison with FedAvg
+    "fedavg": "synthetic fedavg fedavgcm --rounds 50",
+    "sgd": "synthetic sgd:lr=0.01 sgd:lr=0.1 --rounds 50",
+    "gel": "synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel --rounds 50",
+    "ghbm": "synthetic fedavg ghbm:tau=10 --rounds 50",  # by default tau is 50 there: it would not begin to push
+    "moon": "blobs-wide fedavg moon --rounds 50 --cohort 4",  # its model has representations
+    "heterofl": "blobs-wide fedavg:level=e heterofl --rounds 50 --cohort 4",  # its model has widths
+    "scalefl": "fmnist fedavg:level=1 heterofl scalefl --rounds 30",  # its model has early exits
 }
 OTHER_RESULTS = {"no-tuning": ("DeltaSGD and FATHOM on LEAF Synthetic", ("deltasgd", "fathom"))}  # of no paper's table
 UNFILLED = ("SETTINGS", "--8", "SharedConfig.", "RunConfig.")  # settings, included files, defaults
@@ -115,10 +118,8 @@ def algorithm_page(name: str, studies: list[str]) -> str:
 def command(name: str, text: str) -> str:
     """A short comparison with what this algorithm is measured by."""
     often = ADVICE[name].avoid.startswith(STATEFUL)  # what clients remember is of use at their second visit
-    where = " --cohort 4" if often else ""
-    return (
-        f"fedkeel run {'blobs-wide' if often else 'synthetic'} {TRIED.get(name, f'fedavg {text}')} --rounds 50{where}"
-    )
+    usual = f"blobs-wide fedavg {text} --rounds 50 --cohort 4" if often else f"synthetic fedavg {text} --rounds 50"
+    return f"fedkeel run {TRIED.get(name, usual)}"
 
 
 def result(study: str, name: str) -> str:
@@ -126,9 +127,8 @@ def result(study: str, name: str) -> str:
     title, _, *said = (ROOT / "docs" / "results" / f"{study}.md").read_text().splitlines()
     after = dropwhile(lambda line: not line.startswith("- "), said)
     found = [*takewhile(str.strip, after), *verdicts(said, labels(study, name))]
-    return "\n".join(
-        [f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}", *(f"    {line}" for line in found)]
-    )
+    head = f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}"
+    return "\n".join([head, *(f"    {line}" for line in found)])
 
 
 def labels(study: str, name: str) -> set[str]:
@@ -193,11 +193,8 @@ def reference() -> str:
     """Every public name, and the checks for rules."""
     names = [name for name in fk.__all__ if name[0] != "_" and name not in ("tasks", "trackers")]
     order = sorted(names, key=lambda name: (name[0].isupper(), name.lower()))
-    lines = [
-        "# API reference",
-        "All names of `import fedkeel as fk`.",
-        *(f"::: fedkeel.{place(name)}" for name in order),
-    ]
+    lines = ["# API reference", "All names of `import fedkeel as fk`."]
+    lines += [f"::: fedkeel.{place(name)}" for name in order]
     checks = ", ".join(name for name in vars(conformance) if name.startswith("check_"))
     options = f"{{heading_level: 3, group_by_category: false, members_order: source, members: [{checks}]}}"
     lines += ["## Checks for your own rule", f"::: fedkeel.conformance\n    options: {options}"]
