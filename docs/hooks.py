@@ -61,6 +61,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         place = os.path.normpath(Path(page.file.src_uri).parent / target)
         if not target or re.match(r"[a-z]+:", target) or files.get_file_from_path(place) is not None:
             return found[0]
+        if place == "../CHANGELOG.md":  # a page of the site, too
+            return f"[{text}]({os.path.relpath('changelog.md', Path(page.file.src_uri).parent)})"
         name = os.path.normpath(Path("docs") / place)
         return f"`{name}`" if name == text.strip("`./") else f"{text} (`{name}`)"
 

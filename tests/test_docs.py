@@ -72,6 +72,7 @@ def test_pages_of_methods_without_a_rate_link_the_study_of_them() -> None:
 def test_a_link_to_a_source_file_becomes_its_name_once() -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="own-rule.md"))
     files = SimpleNamespace(get_file_from_path=lambda place: True if place == "round.md" else None)
-    shown = "[examples/own_rule.py](../examples/own_rule.py), [their README](../src/README.md), [a round](round.md)"
-    expected = "`examples/own_rule.py`, their README (`src/README.md`), [a round](round.md)"
+    shown = "[examples/own_rule.py](../examples/own_rule.py), [their README](../src/README.md), [a round](round.md), "
+    expected = "`examples/own_rule.py`, their README (`src/README.md`), [a round](round.md), "
+    shown, expected = f"{shown}[changes](../CHANGELOG.md)", f"{expected}[changes](changelog.md)"
     assert HOOKS["on_page_markdown"](shown, page, None, files) == expected
