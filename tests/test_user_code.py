@@ -178,6 +178,35 @@ def test_every_hook_of_a_rule_that_raises_is_named(hook: str, where: str) -> Non
     assert text.startswith(where) and ": Broken: on purpose and in two lines (in broken, line" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("gradiant", "gradient"), ("on_gradient", "gradient"), ("finsh", "finish"), ("sever", "serve"), ("Start", "start")],
+)
+def test_a_rule_with_a_misspelt_method_is_refused(name: str, meant: str) -> None:
+    text = refusal(lambda: type("Own", (fk.Rule,), {name: lambda self, me: {}}))
+    assert text == f"No round calls Own.{name}. Did you mean '{meant}'? A helper may be called _{name}."
+
+
+def test_helpers_and_parameters_of_a_rule_may_have_any_other_name() -> None:
+    class Helped(fk.Rule):
+        steps: int = 3
+        gradients = property(lambda self: 1)
+
+        def starts(self) -> int:
+            return 1
+
+        def _gradiant(self) -> int:
+            return 1
+
+        def direction(self, g: Tensor) -> Tensor:
+            return g
+
+        def gradient(self, g: Tensor, y: Tensor, me: fk.Me) -> Tensor:
+            return self.direction(g) * max(one for one in [self.starts()])
+
+    assert torch.equal(play(algorithm=fk.Algorithm(rules=[Helped()])).params, play().params)
+
+
 def test_a_rule_that_fails_in_a_later_round_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     switched_on = [True]
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from .errors import InputError
 from .messages import Facts, Plan, Update
 
 if TYPE_CHECKING:
@@ -151,6 +154,10 @@ class Rule:
     ('signsgd', True, False)
     """
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_misspelt(cls)
+
     represents: ClassVar[bool] = False  # `loss` reads z, the model's representation of each sample
     keeps_linear: ClassVar[bool] = False  # although it acts on local steps, updates stay linear in the gradients
 
@@ -238,6 +245,31 @@ METHODS = (
     "init", "plan", "send", "screen", "serve", "models", "report", "remember", "survey", "start", "gradient", "penalty",
     "finish", "loss", "objective", "step", "walk", "resolve",
 )  # fmt: skip
+
+
+def refuse_misspelt(kind: type[Rule]) -> None:
+    """Refuse a rule with a method that is almost called like one that a round calls, and that it does not use itself.
+
+    >>> class Signs(Rule):
+    ...     def gradiant(self, g, y, me):
+    ...         return g.sign()
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: No round calls Signs.gradiant. Did you mean 'gradient'? A helper may be called _gradiant.
+    """
+    own = {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+    used = {name for method in own.values() for name in _names_in(method.__code__)}
+    for name in own.keys() - used - set(dir(Rule)):
+        near = [] if name.startswith("_") else get_close_matches(name, METHODS, n=1, cutoff=0.8)
+        if near:
+            raise InputError(
+                f"No round calls {kind.__name__}.{name}. Did you mean '{near[0]}'? A helper may be called _{name}."
+            )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of attributes and functions that this code uses, also inside of its lambdas and functions."""
+    inner = (_names_in(one) for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def remembered(rule: Rule, me: Me, seen: Ints) -> Tensors:
