@@ -12,7 +12,7 @@ Rules see the group through `Me` and act at four places, each a function they ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -28,11 +28,12 @@ from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
 from .optim import Optimizer
 from .response import lengths
-from .rule import End, Me, Objective, Rule, Tensors, Up, Walk, remembered
+from .rule import End, Me, Objective, Rule, Tensors, Up, Walk, remembered, returned
 from .world import Ints
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
+    from .data.batches import Batch
 
 SENT = ("mean", "weighted", "derived", "scalars")  # the fields that `Up` and `Update` share: per rule, a row per client
 
@@ -81,9 +82,53 @@ def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, wo
         group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), sites)
         go: Walk = partial(take_steps, group)
         for rule, me in group.acting("walk"):
-            go = partial(rule.walk, go, me)
-        end = go(group.site.y)
+            go = partial(walked, rule, go, me)
+        with naming_the_rule(group):
+            end = go(group.site.y)
         return report(algorithm, group, work, end, np.argsort(order))
+
+
+def walked(rule: Rule, go: Walk, me: Me, y: Tensor) -> End:
+    """A rule's walk, which must return an End."""
+    return returned(rule, "walk", rule.walk(go, me, y))
+
+
+@contextmanager
+def naming_the_rule(group: Group) -> Iterator[None]:
+    """Where local steps fail because of what a rule returned, name the rule: nothing is checked while all is well."""
+    try:
+        yield
+    except FedkeelError:
+        raise
+    except Exception as error:
+        for rule, me in group.acting("gradient", "objective", "step"):
+            if wrong := useless(rule, me, group.site.y):
+                raise TypeError(wrong) from error
+        raise
+
+
+def useless(rule: Rule, me: Me, y: Tensor) -> str | None:
+    """What is wrong with what a rule returns in a local step, asked once more with a gradient of zero; else None."""
+
+    def zero(y: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(y), y.new_zeros(len(y), 1)
+
+    name, batch = type(rule).__name__, me.site.batch
+    with suppress(Exception):  # its own errors name themselves
+        if rule.defines("gradient"):
+            g = rule.gradient(torch.zeros_like(y), y.clone(), me)
+            if not isinstance(g, Tensor) or g.shape != y.shape:
+                return f"{name}.gradient must return a tensor of g's shape, {tuple(y.shape)}. Got {shown(g)} instead."
+        for method in filter(rule.defines, ("objective", "step")):
+            found = getattr(rule, method)(zero, me, y.clone(), batch)
+            if not isinstance(found, tuple) or [type(one) for one in found] != [Tensor, Tensor]:
+                return f"{name}.{method} must return a gradient and a value. Got {shown(found)} instead."
+    return None
+
+
+def shown(value: object) -> str:
+    """A value in an error, a tensor by its shape."""
+    return f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else brief(value)
 
 
 def arrive(
@@ -102,7 +147,7 @@ def arrive(
         sent = broadcast.slots.get(slot, {}) | broadcast.answers.get(slot, {})
         own = replace(me, sent=sent, memory=memory.slots.get(slot, {}))
         own = replace(own, memory=remembered(rule, own, memory.seen))
-        views.append(replace(own, notes=rule.start(own)))
+        views.append(replace(own, notes=returned(rule, "start", rule.start(own))))
     return Group(algorithm.client, algorithm.rules, views, me, site)
 
 
@@ -147,7 +192,7 @@ def report(algorithm: Algorithm, group: Group, work: Work, end: End, back: Ints)
     delta = y - me.x
     end = replace(end, moved=delta)
     pairs = zip(algorithm.slots.items(), group.views, strict=True)
-    ups = {slot: rule.finish(y, end, own) for (slot, rule), own in pairs}
+    ups = {slot: returned(rule, "finish", rule.finish(y, end, own)) for (slot, rule), own in pairs}
     if client.finds_rate:
         ups[client.slot] = Up(scalars=client.scalars(end, me.steps))
     cover = next((up.cover for up in ups.values() if up.cover is not None), None)

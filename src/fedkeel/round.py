@@ -27,7 +27,7 @@ from .engine import Available, Engine
 from .errors import InputError
 from .messages import Broadcast, Facts, Flights, Plan, Slots, Work, flatten
 from .pace import Synchronous
-from .rule import View
+from .rule import View, returned
 from .survey import survey
 from .task import Task
 from .world import Ask, Ints, World
@@ -95,7 +95,8 @@ def first_state(job: Job, x: Tensor, buffers: dict[str, Tensor]) -> State:
     """The state before round 1."""
     algorithm = job.algorithm
     assert isinstance(algorithm.client.lr, int | float)
-    rules = {slot: rule.init(x, algorithm.client.lr) for slot, rule in algorithm.slots.items()}
+    lr = algorithm.client.lr
+    rules = {slot: returned(rule, "init", rule.init(x, lr)) for slot, rule in algorithm.slots.items()}
     counted = COUNTED if algorithm.capacity is None else (*COUNTED, "flops")
     optimizer = algorithm.server.init(x, x.new_tensor(algorithm.server.lr))
     return State(x, x, buffers, optimizer, rules, totals=dict.fromkeys(counted, 0))
@@ -140,13 +141,13 @@ def invite(job: Job, state: State) -> tuple[Broadcast, Work, Sums]:
     assert isinstance(algorithm.client.lr, int | float)
     plan = Plan(float(algorithm.client.lr), job.batch_size)
     for rule in algorithm.hooks["plan"]:
-        plan = rule.plan(plan, state.rules[rule.slot], facts)
+        plan = returned(rule, "plan", rule.plan(plan, state.rules[rule.slot], facts))
 
     work = job.work(plan, state.round, pace.whom(job, state))
     goal = len(work.clients) if world.invite == 1 else min(len(work.clients), world.size(population))
     facts = replace(facts, cohort=pace.participation(goal))
     view = View(state.x, state.x0, facts, plan.lr, facts.fraction)
-    slots = {slot: rule.send(state.rules[slot], view) for slot, rule in algorithm.slots.items()}
+    slots = {slot: returned(rule, "send", rule.send(state.rules[slot], view)) for slot, rule in algorithm.slots.items()}
     broadcast = Broadcast(state.round, plan, facts, state.x, state.buffers, slots)
     if job.clock is None or not isinstance(pace, Synchronous):
         return broadcast, work, Sums()
@@ -174,7 +175,7 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     rules: Slots = {}
     delta = up.delta
     for slot, rule in algorithm.slots.items():  # all see the same mean; one rule may replace the update
-        rules[slot], wanted = rule.serve(state.rules[slot], up.of(slot), views[slot])
+        rules[slot], wanted = returned(rule, "serve", rule.serve(state.rules[slot], up.of(slot), views[slot]))
         if wanted is not up.delta and delta is not up.delta:
             raise InputError(f"{slot} and a rule before it each replace the server's update; use one of them.")
         delta = delta if wanted is up.delta else wanted
@@ -184,7 +185,7 @@ def serve(job: Job, state: State, broadcast: Broadcast, total: Sums) -> tuple[St
     if algorithm.client.finds_rate:
         row |= algorithm.client.report(up.of(algorithm.client.slot))
     for rule in algorithm.hooks["report"]:
-        row |= rule.report(rules[rule.slot], up.of(rule.slot), views[rule.slot])
+        row |= returned(rule, "report", rule.report(rules[rule.slot], up.of(rule.slot), views[rule.slot]))
     averaged = state.buffers and algorithm.buffers == "average"
     buffers = up.buffers(state.buffers, algorithm.weighing) if averaged else state.buffers
     return replace(state, x=x, buffers=buffers, optimizer=optimizer, rules=rules), row

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, brief
 from .messages import Facts, Plan, Update
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .task import Task
     from .world import Ints, World
 
+Value = TypeVar("Value")
 Tensors = dict[str, Tensor]
 Losses = Callable[[Tensor | None, Tensor, Tensor], Tensor]  # (z, output, target) -> a loss per sample
 Objective = Callable[[Tensor, "Batch"], tuple[Tensor, Tensor]]  # (y, batch) -> g, value
@@ -247,6 +248,27 @@ METHODS = (
 )  # fmt: skip
 
 
+RETURNS: dict[str, tuple[type, str]] = {
+    "init": (dict, "tensors by name"), "plan": (Plan, "a Plan"), "send": (dict, "tensors by name"),
+    "serve": (tuple, "two values: what the server keeps, and the update"), "models": (dict, "models by name"),
+    "report": (dict, "numbers by column"), "remember": (dict, "tensors by name"), "survey": (dict, "tensors by name"),
+    "start": (dict, "tensors by name"), "finish": (Up, "an Up"), "walk": (End, "the End that go(y) returns"),
+}  # fmt: skip  # what methods that are called once a round or a visit give
+
+
+def returned(rule: Rule, method: str, value: Value) -> Value:
+    """What a rule's method returned; an error with the names of both where that is nothing of its kind.
+
+    >>> returned(Rule(), "finish", None)
+    Traceback (most recent call last):
+    TypeError: Rule.finish must return an Up. Got None instead.
+    """
+    kind, must = RETURNS[method]
+    if not isinstance(value, kind) or (isinstance(value, tuple) and len(value) != 2):
+        raise TypeError(f"{type(rule).__name__}.{method} must return {must}. Got {brief(value)} instead.")
+    return value
+
+
 def refuse_misspelt(kind: type[Rule]) -> None:
     """Refuse a rule with a method that is almost called like one that a round calls, and that it does not use itself.
 
@@ -276,7 +298,7 @@ def remembered(rule: Rule, me: Me, seen: Ints) -> Tensors:
     """The memory of a rule's clients; `remember` gives it to those that take part for the first time."""
     rows = {name: kept.to(me.x.device) for name, kept in me.memory.items()}
     if rule.defines("remember") and not seen.all():
-        for name, value in rule.remember(me).items():
+        for name, value in returned(rule, "remember", rule.remember(me)).items():
             if seen.any():
                 rows[name] = torch.where(me.first.bool(), value, rows.get(name, value)).expand(len(seen), -1)
             else:  # much faster than `where`, and also a copy: rules may write to their memory

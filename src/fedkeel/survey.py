@@ -14,6 +14,7 @@ from .engine import Engine
 from .engine.worker import Worker
 from .local import arrive, naming_the_client
 from .messages import Broadcast, Memory, Update, Work, flatten, measure, take_rows
+from .rule import returned
 
 
 def survey(algorithm: Algorithm, engine: Engine, broadcast: Broadcast, work: Work) -> tuple[Broadcast, dict[str, int]]:
@@ -35,7 +36,7 @@ def survey_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, w
         order = np.argsort(-work.steps, kind="stable")
         group = arrive(algorithm, worker, broadcast, work.rows(order), memory.rows(order), sites)
         group.site.objective(group.site.y, group.rules, group.views)
-        asked = {rule.slot: rule.survey(me) for rule, me in group.acting("survey")}
+        asked = {rule.slot: returned(rule, "survey", rule.survey(me)) for rule, me in group.acting("survey")}
     site, back = group.site, torch.from_numpy(np.argsort(order))
     found = take_rows(asked, back)
     counts = {"gradients": int(site.extra_gradients.sum()), "samples": int(site.extra_samples.sum())}

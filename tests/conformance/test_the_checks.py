@@ -122,7 +122,7 @@ def test_a_rule_that_draws_by_client_and_step_passes_every_check():
 
 
 def test_draws_of_the_global_generator_are_caught_and_named_as_a_usual_cause():
-    with pytest.raises(AssertionError, match="gradients differ .*random numbers .*across clients"):
+    with pytest.raises(AssertionError, match=r"gradients differ .*random numbers .*across clients"):
         conformance.check_modes_agree(with_rule(Careless()))
 
 

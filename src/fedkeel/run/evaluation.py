@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..engine import Engine
 from ..round import Job, State
+from ..rule import returned
 from ..task import Task
 
 Scores = dict[str, float | None]
@@ -26,7 +27,7 @@ def evaluate(job: Job, state: State, engine: Engine, wanted: bool) -> Scores:
         return dict.fromkeys(columns + list(CLIENT_COLUMNS if data.client_test is not None else ()))
     models = {"": state.x}
     for rule in job.algorithm.hooks["models"]:
-        models = rule.models(state.x, state.rules[rule.slot])
+        models = returned(rule, "models", rule.models(state.x, state.rules[rule.slot]))
     scores: Scores = {}
     for prefix, samples in sets.items():
         for name, x in models.items():
