@@ -11,8 +11,7 @@ Rules see the group through `Me` and act at four places, each a function they ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,8 +22,8 @@ import torch
 from torch import Tensor
 
 from .aggregate import are_finite
+from .blame import naming_the_client, naming_the_rule
 from .engine.worker import Site, Worker
-from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
 from .optim import Optimizer
 from .response import lengths
@@ -33,7 +32,6 @@ from .world import Ints
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
-    from .data.batches import Batch
 
 SENT = ("mean", "weighted", "derived", "scalars")  # the fields that `Up` and `Update` share: per rule, a row per client
 
@@ -58,22 +56,6 @@ class Group:
         return replace(self, views=[me.head(n) for me in self.views])
 
 
-@contextmanager
-def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
-    """Errors in a model, a loss or a rule name round, client and step; the caller puts the site into the list."""
-    sites: list[Site] = []
-    try:
-        yield sites
-    except FedkeelError:
-        raise
-    except Exception as error:
-        several = f"one of the clients {brief(work.clients.tolist())}"
-        who = f"client {work.clients[0]}" if len(work.clients) == 1 else several
-        step = f", step {sites[0].batch.step + 1}" if sites and sites[0].batch else ""
-        where = f"Round {broadcast.facts.round}, {who}{step}"
-        raise ClientError(f"{where}: {reason(error)}") from error
-
-
 @torch.no_grad()
 def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
     """Train a group of clients in lockstep (one client in serial mode) and return their update."""
@@ -91,44 +73,6 @@ def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, wo
 def walked(rule: Rule, go: Walk, me: Me, y: Tensor) -> End:
     """A rule's walk, which must return an End."""
     return returned(rule, "walk", rule.walk(go, me, y))
-
-
-@contextmanager
-def naming_the_rule(group: Group) -> Iterator[None]:
-    """Where local steps fail because of what a rule returned, name the rule: nothing is checked while all is well."""
-    try:
-        yield
-    except FedkeelError:
-        raise
-    except Exception as error:
-        for rule, me in group.acting("gradient", "objective", "step"):
-            if wrong := useless(rule, me, group.site.y):
-                raise TypeError(wrong) from error
-        raise
-
-
-def useless(rule: Rule, me: Me, y: Tensor) -> str | None:
-    """What is wrong with what a rule returns in a local step, asked once more with a gradient of zero; else None."""
-
-    def zero(y: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(y), y.new_zeros(len(y), 1)
-
-    name, batch = type(rule).__name__, me.site.batch
-    with suppress(Exception):  # its own errors name themselves
-        if rule.defines("gradient"):
-            g = rule.gradient(torch.zeros_like(y), y.clone(), me)
-            if not isinstance(g, Tensor) or g.shape != y.shape:
-                return f"{name}.gradient must return a tensor of g's shape, {tuple(y.shape)}. Got {shown(g)} instead."
-        for method in filter(rule.defines, ("objective", "step")):
-            found = getattr(rule, method)(zero, me, y.clone(), batch)
-            if not isinstance(found, tuple) or [type(one) for one in found] != [Tensor, Tensor]:
-                return f"{name}.{method} must return a gradient and a value. Got {shown(found)} instead."
-    return None
-
-
-def shown(value: object) -> str:
-    """A value in an error, a tensor by its shape."""
-    return f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else brief(value)
 
 
 def arrive(
