@@ -6,26 +6,43 @@ leave this folder, to source files, become the file's name: the site is a site, 
 
 from __future__ import annotations
 
+import html
 import inspect
 import os
 import re
+from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File, Files
+from typing import TYPE_CHECKING, Any
 
 import fedkeel as fk
-from fedkeel import grammar, recipes
+from fedkeel import conformance, grammar, recipes
 from fedkeel.advice import ADVICE, STATEFUL
 from fedkeel.errors import InputError
 from fedkeel.explain import explain
 from fedkeel.lab.reproduce import plan
+from fedkeel.notation import UNSET
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parent.parent
+TRIED = {  # what a page tries, where that is not a comparison with FedAvg
+    "fedavg": "synthetic fedavg fedavgcm --rounds 50",
+    "sgd": "synthetic sgd:lr=0.01 sgd:lr=0.1 --rounds 50",
+    "gel": "synthetic fedavgcm fedavgcm+gel fedavgcm:server_lr=match-gel --rounds 50",
+    "ghbm": "synthetic fedavg ghbm:tau=10 --rounds 50",  # by default tau is 50 there: it would not begin to push
+    "moon": "blobs-wide fedavg moon --rounds 50 --cohort 4",  # its model has representations
+    "heterofl": "blobs-wide fedavg:level=e heterofl --rounds 50 --cohort 4",  # its model has widths
+    "scalefl": "fmnist fedavg:level=1 heterofl scalefl --rounds 30",  # its model has early exits
+}
+OTHER_RESULTS = {"no-tuning": ("DeltaSGD and FATHOM on LEAF Synthetic", ("deltasgd", "fathom"))}  # of no paper's table
+UNFILLED = ("SETTINGS", "--8", "SharedConfig.", "RunConfig.")  # settings, included files, defaults
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
+    from mkdocs.structure.files import File  # here, because tests read this file without mkdocs
+
     changes = (ROOT / "CHANGELOG.md").read_text()
     pages = {"algorithms/index.md": overview(), "api.md": reference(), "changelog.md": changes}
     studies = studies_by_name()
@@ -44,9 +61,23 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         place = os.path.normpath(Path(page.file.src_uri).parent / target)
         if not target or re.match(r"[a-z]+:", target) or files.get_file_from_path(place) is not None:
             return found[0]
-        return f"{text} (`{os.path.normpath(Path('docs') / place)}`)"
+        if place == "../CHANGELOG.md":  # a page of the site, too
+            return f"[{text}]({os.path.relpath('changelog.md', Path(page.file.src_uri).parent)})"
+        name = os.path.normpath(Path("docs") / place)
+        return f"`{name}`" if name == text.strip("`./") else f"{text} (`{name}`)"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", kept, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page on which something was not filled in."""
+    from mkdocs.exceptions import PluginError
+
+    text = html.unescape(re.sub(r"<[^>]*>", "", output))
+    for mark in UNFILLED:
+        if mark in text:
+            raise PluginError(f"{page.file.src_uri} shows {mark!r}, which should have been filled in.")
+    return output
 
 
 def overview() -> str:
@@ -70,27 +101,54 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     lines += ["## When to use it, and when not", "", f"Use it when {advice.use}.", "", f"Not when {advice.avoid}.", ""]
     if recipe.keys:
         lines += ["## Its keys", "", "| key | default |", "|---|---|"]
-        lines += [f"| `{key}` | `{value}` |" for key, value in recipe.keys.items()] + [""]
+        lines += [
+            f"| `{key}` | {UNSET[key] if value is None else f'`{value}`'} |" for key, value in recipe.keys.items()
+        ]
+        lines += [""]
     lines += code_of(text)
-    often = advice.avoid.startswith(STATEFUL)  # what clients remember is of use at their second visit
-    lines += ["## Try it", ""]
-    lines += [
-        f"    fedkeel run {'blobs-wide' if often else 'synthetic'} fedavg {text} --rounds 50{' --cohort 4' * often}",
-        "",
-    ]
+    lines += ["## Try it", "", f"    {command(name, text)}", ""]
     refused = refusals(text)
     if refused:
         lines += ["## Not together with", "", *(f"- `{other}`: {why}" for other, why in refused.items()), ""]
-    if studies:
-        lines += ["## Results", "", *(result(study) for study in studies), ""]
+    pages = [result(study, name) for study in studies]
+    pages += [f"- [{title}](../results/{page}.md)" for page, (title, names) in OTHER_RESULTS.items() if name in names]
+    if pages:
+        lines += ["## Results", "", *pages, ""]
     return "\n".join(lines)
 
 
-def result(study: str) -> str:
-    """A study's title, linked, and below it what its page says first: what holds, and what is not run."""
+def command(name: str, text: str) -> str:
+    """A short comparison with what this algorithm is measured by."""
+    often = ADVICE[name].avoid.startswith(STATEFUL)  # what clients remember is of use at their second visit
+    usual = f"blobs-wide fedavg {text} --rounds 50 --cohort 4" if often else f"synthetic fedavg {text} --rounds 50"
+    return f"fedkeel run {TRIED.get(name, usual)}"
+
+
+def result(study: str, name: str) -> str:
+    """A study's title, linked, and below it what its page says first, and its verdicts on claims about this name."""
     title, _, *said = (ROOT / "docs" / "results" / f"{study}.md").read_text().splitlines()
-    found = [f"    {line}" for line in said if line.startswith("- ")]
-    return "\n".join([f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}", *found])
+    after = dropwhile(lambda line: not line.startswith("- "), said)
+    found = [*takewhile(str.strip, after), *verdicts(said, labels(study, name))]
+    head = f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}"
+    return "\n".join([head, *(f"    {line}" for line in found)])
+
+
+def labels(study: str, name: str) -> set[str]:
+    """What a study calls the arms that end in this name: `gel` in `fedavgcm+gel`."""
+    arms = [pair for panel in plan.load(study).panels for pair in panel.arms.items()]
+    return {label for label, arm in arms if grammar.parse(arm.run)[-1][0] == name}
+
+
+def verdicts(lines: list[str], labels: set[str]) -> list[str]:
+    """The claims of a results page that begin with one of these labels, each with its panel and its verdict."""
+    panel, judged, found = "", False, []
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        panel = line.removeprefix("### ") if line.startswith("### ") else panel
+        judged = line.startswith("| claim |") or (judged and line.startswith("|"))
+        if judged and any(re.match(rf"{re.escape(label)} (needs|is)\b", cells[0]) for label in labels):
+            found.append(f"- {panel}: {cells[0]}: {cells[-1]}")
+    return found
 
 
 def code_of(text: str) -> list[str]:
@@ -134,9 +192,19 @@ def studies_by_name() -> dict[str, list[str]]:
 
 
 def reference() -> str:
-    """Every public name."""
+    """Every public name, and the checks for rules."""
     names = [name for name in fk.__all__ if name[0] != "_" and name not in ("tasks", "trackers")]
     order = sorted(names, key=lambda name: (name[0].isupper(), name.lower()))
-    places = (f"lab.{fk.LAB[name]}.{name}" if name in fk.LAB else name for name in order)  # imported when used
-    lines = ["# API reference", "All names of `import fedkeel as fk`.", *(f"::: fedkeel.{place}" for place in places)]
+    lines = ["# API reference", "All names of `import fedkeel as fk`."]
+    lines += [f"::: fedkeel.{place(name)}" for name in order]
+    checks = ", ".join(name for name in vars(conformance) if name.startswith("check_"))
+    options = f"{{heading_level: 3, group_by_category: false, members_order: source, members: [{checks}]}}"
+    lines += ["## Checks for your own rule", f"::: fedkeel.conformance\n    options: {options}"]
     return "\n\n".join(lines) + "\n"
+
+
+def place(name: str) -> str:
+    """Where the site finds a public name: in its module, if that is imported when used or has the name of another."""
+    if name in fk.LAB:
+        return f"lab.{fk.LAB[name]}.{name}"
+    return f"recipes.{name}" if name == "algorithm" else name  # `fedkeel.algorithm` is a module, too

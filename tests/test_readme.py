@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import fedkeel as fk
 from fedkeel import grammar, recipes
 from fedkeel.cli import parser
+from fedkeel.engine.worker import Site
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -53,6 +55,48 @@ def test_the_rule_on_the_page_is_scaffold_bit_for_bit() -> None:
         for rule in (names["Scaffold"](), fk.Scaffold())
     ]
     assert torch.equal(runs[0].params, runs[1].params)
+
+
+def test_the_page_on_rules_registers_its_example_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(recipes.RECIPES, "cautious", recipes.Recipe("replaced by the block"))  # and taken out again
+    names: dict[str, Any] = {}
+    (block,) = [block for block in RULE_BLOCKS if "recipes.RECIPES[" in block]
+    for code in ((ROOT / "examples" / "own_rule.py").read_text(), block):
+        exec(re.sub(r"rounds=\d+", "rounds=2", code), names)
+    assert "cautious:caution=0.3 on synthetic: 2 rounds, seeds: 3" in repr(names["found"])
+    assert fk.algorithm("cautious:caution=0.3").rules == (names["Cautious"](0.3),)
+    with pytest.raises(fk.InputError, match="Unknown parameter of cautious 'cautio'"):
+        fk.algorithm("cautious:cautio=1")
+
+
+def test_the_checks_and_the_random_numbers_of_the_page_on_rules_work_as_printed() -> None:
+    example = (ROOT / "examples" / "own_rule.py").read_text().partition("task, world")[0]  # its class
+    names: dict[str, Any] = {}
+    exec(example, names)
+    for mark in ("class Noisy", "check_all("):
+        (block,) = [block for block in RULE_BLOCKS if mark in block]
+        exec(block, names)
+    names["check_all"](fk.Algorithm(rules=[names["Noisy"]()]))
+
+
+def test_the_page_on_rules_has_every_field_that_a_rule_may_read_and_no_other() -> None:
+    page = (ROOT / "docs" / "own-rule.md").read_text()
+    for kind in (fk.Me, fk.End, fk.View):
+        name = kind.__name__.lower()
+        listed = re.findall(rf"^\| `{name}\.(\w+)` \|", page, re.MULTILINE)
+        assert sorted(listed) == sorted(field.name for field in fields(kind))
+    site = page.partition("| of `me.site` |")[2].partition("\n\n")[0]
+    methods = re.findall(r"^\| `(\w+)\(", site, re.MULTILINE)
+    assert len(methods) == 4 and all(callable(getattr(Site, method)) for method in methods)
+
+
+def test_every_marker_of_the_site_that_includes_a_file_is_whole_and_names_one() -> None:
+    lines = [line for page in PAGES for line in page.read_text().splitlines() if re.search(r"--\s*8", line)]
+    assert len(lines) >= 4
+    for line in lines:
+        found = re.fullmatch(r'--8<-- "(.+)"', line)
+        assert found and (ROOT / found[1]).exists(), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -179,6 +179,77 @@ def test_every_hook_of_a_rule_that_raises_is_named(hook: str, where: str) -> Non
     assert text.startswith(where) and ": Broken: on purpose and in two lines (in broken, line" in text
 
 
+@pytest.mark.parametrize("mode", ["serial", "batched"])
+@pytest.mark.parametrize(
+    ("hook", "value", "message"),
+    [
+        ("init", None, "Before round 1: TypeError: Own.init must return tensors by name. Got None instead."),
+        ("plan", None, "Round 1: TypeError: Own.plan must return a Plan. Got None"),
+        ("send", None, "Round 1: TypeError: Own.send must return tensors by name. Got None"),
+        ("start", None, ": TypeError: Own.start must return tensors by name. Got None"),
+        ("remember", None, ": TypeError: Own.remember must return tensors by name. Got None"),
+        ("survey", None, ": TypeError: Own.survey must return tensors by name. Got None"),
+        ("gradient", None, ", step 1: TypeError: Own.gradient must return a tensor of g's shape, ("),
+        ("gradient", torch.zeros(2, 2), "Got a tensor of (2, 2) instead."),
+        ("objective", None, ": TypeError: Own.objective must return a gradient and a value. Got None instead."),
+        ("step", torch.zeros(1), ": TypeError: Own.step must return a gradient and a value. Got a tensor of (1,)"),
+        ("walk", None, ": TypeError: Own.walk must return the End that go(y) returns. Got None instead."),
+        ("finish", {}, ": TypeError: Own.finish must return an Up. Got {} instead."),
+        ("serve", {"c": 1, "d": 2}, "Round 1: TypeError: Own.serve must return two values:"),
+        ("serve", (1, 2, 3), "Round 1: TypeError: Own.serve must return two values"),
+        ("report", None, "Round 1: TypeError: Own.report must return numbers by column. Got None instead."),
+        ("models", None, "after round 0: TypeError: Own.models must return models by name. Got None instead."),
+    ],
+)  # fmt: skip
+def test_a_hook_that_returns_what_is_of_no_use_is_named_with_its_rule(
+    hook: str, value: Any, message: str, mode: str
+) -> None:
+    own = type("Own", (fk.Rule,), {hook: lambda *_: value})
+    text = refusal(lambda: play(algorithm=fk.Algorithm(rules=[fk.Proximal(), own()]), engine=mode), fk.ClientError)
+    assert message in text
+
+
+def test_an_error_of_the_model_is_not_put_down_to_a_rule_that_works() -> None:
+    algorithm = fk.Algorithm(rules=[fk.Proximal()])
+    text = refusal(lambda: play(replace(toy(), loss=fails_while_training), algorithm, engine="serial"), fk.ClientError)
+    assert "Broken: while training (in fails_while_training" in text and "must return" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gradiant", "gradient"),
+        ("on_gradient", "gradient"),
+        ("finsh", "finish"),
+        ("sever", "serve"),
+        ("Start", "start"),
+    ],
+)
+def test_a_rule_with_a_misspelt_method_is_refused(name: str, meant: str) -> None:
+    text = refusal(lambda: type("Own", (fk.Rule,), {name: lambda self, me: {}}))
+    assert text == f"No round calls Own.{name}. Did you mean '{meant}'? A helper may be called _{name}."
+
+
+def test_helpers_and_parameters_of_a_rule_may_have_any_other_name() -> None:
+    class Helped(fk.Rule):
+        steps: int = 3
+        gradients = property(lambda self: 1)
+
+        def starts(self) -> int:
+            return 1
+
+        def _gradiant(self) -> int:
+            return 1
+
+        def direction(self, g: Tensor) -> Tensor:
+            return g
+
+        def gradient(self, g: Tensor, y: Tensor, me: fk.Me) -> Tensor:
+            return self.direction(g) * max(one for one in [self.starts()])
+
+    assert torch.equal(play(algorithm=fk.Algorithm(rules=[Helped()])).params, play().params)
+
+
 def test_a_rule_that_fails_in_a_later_round_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     switched_on = [True]
 

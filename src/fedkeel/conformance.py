@@ -6,6 +6,7 @@ Each takes an algorithm (an `Algorithm`, or its text) and raises an AssertionErr
     check_workers       the number of workers changes no bit
     check_resume        stopping, saving and resuming changes no bit
     check_knobs         every hyper-parameter changes the result
+    check_neutral       a neutral setting changes no bit
     check_gradient      a rule's gradient is the slope of its penalty
     check_bytes         the bytes reported are those of really serialized messages
     check_seeds         two seeds differ in every random choice; two algorithms with one seed share them
@@ -43,6 +44,10 @@ from .toys import Stairs, quadratics, toy, toy_exits, toy_world  # noqa: F401 - 
 from .world import World
 
 MODES = ("serial", "batched")
+CAUSES = (
+    "usual causes: random numbers that are not drawn by me.site.generators, or a formula that works across clients "
+    "in place of each row's last axis"
+)
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -94,7 +99,8 @@ def check_modes_agree(algorithm: Algorithm | str, task: Task | None = None, worl
         for (t, client, k), g in serial.items():
             off = float((g - batched[t, client, k]).norm()) / scale
             where = f"round {t}, client {client}, step {k + 1}, {dtype}"
-            assert off <= tolerance, f"serial and batched gradients differ by {off:.1e} > {tolerance:.0e} ({where})"
+            differ = f"serial and batched gradients differ by {off:.1e} > {tolerance:.0e} ({where})"
+            assert off <= tolerance, f"{differ}; {CAUSES}"
 
 
 def check_workers(
@@ -147,6 +153,25 @@ def check_knobs(
         if knob not in skip:
             moved = not torch.equal(base, _run(changed, task, world, rounds=rounds, dtype=torch.float64).params)
             assert moved, f"{knob} is a dead knob: another value gives the same bits"
+
+
+def check_neutral(
+    algorithm: Algorithm | str, neutral: Mapping[str, Any], task: Task | None = None, world: World | None = None
+) -> None:
+    """With these values of their parameters rules change no bit: the model is that of the algorithm without them.
+
+    >>> check_neutral("fedprox+gel:steps=5", {"mu": 0})
+    """
+    known = _algorithm(algorithm)
+    changed = {rule.slot: _neutral(rule, neutral) for rule in known.rules if neutral.keys() & _names(rule)}
+    missing = neutral.keys() - {name for rule in known.rules for name in _names(rule)}
+    assert not missing, f"no rule has a parameter {', '.join(sorted(missing))}; parameters are fields of a dataclass"
+    off = replace(known, rules=[changed.get(rule.slot, rule) for rule in known.rules])
+    without = replace(known, rules=[rule for rule in known.rules if rule.slot not in changed])
+    for mode in MODES:
+        one, other = (_run(each, task, world, engine=Local(mode, chunk=3)).params for each in (off, without))
+        values = ", ".join(f"{name}={value}" for name, value in neutral.items())
+        assert torch.equal(one, other), f"with {values} the model is not that without {', '.join(changed)} ({mode})"
 
 
 def check_gradient(
@@ -248,13 +273,20 @@ def choices(algorithm: Algorithm | str, seed: int) -> dict[str, Any]:
     }
 
 
-def check_all(algorithm: Algorithm | str, others: Mapping[str, Any] | None = None, skip: Collection[str] = ()) -> None:
+def check_all(
+    algorithm: Algorithm | str,
+    others: Mapping[str, Any] | None = None,
+    skip: Collection[str] = (),
+    neutral: Mapping[str, Any] | None = None,
+) -> None:
     """Every check but `check_gradient`, which needs the rule's penalty, in both modes.
 
-    `others` and `skip` are those of `check_knobs`.
+    `others` and `skip` are those of `check_knobs`; `neutral` is that of `check_neutral`, which needs it.
 
-    >>> check_all("fedavgm")
+    >>> check_all("fedprox", neutral={"mu": 0})
     """
+    if neutral is not None:
+        check_neutral(algorithm, neutral)
     check_modes_agree(algorithm)
     check_seeds(algorithm)
     check_knobs(algorithm, others, skip)
@@ -295,6 +327,18 @@ class Tapped(Local):
 
 def _algorithm(algorithm: Algorithm | str) -> Algorithm:
     return recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+
+
+def _names(rule: Rule) -> set[str]:
+    """The parameters of a rule."""
+    return {f.name for f in fields(rule)} if is_dataclass(rule) else set()
+
+
+def _neutral(rule: Rule, values: Mapping[str, Any]) -> Rule:
+    """The rule with those of these values that are its own."""
+    own: Any = rule
+    changed: Rule = replace(own, **{name: values[name] for name in values.keys() & _names(rule)})
+    return changed
 
 
 def _run(

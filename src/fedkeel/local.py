@@ -11,8 +11,7 @@ Rules see the group through `Me` and act at four places, each a function they ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,8 +22,8 @@ import torch
 from torch import Tensor
 
 from .aggregate import are_finite
+from .blame import naming_the_client, naming_the_rule
 from .engine.worker import Site, Worker
-from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Memory, Slots, Update, Work, select, take_rows
 from .optim import Optimizer
 from .response import lengths
@@ -57,22 +56,6 @@ class Group:
         return replace(self, views=[me.head(n) for me in self.views])
 
 
-@contextmanager
-def naming_the_client(broadcast: Broadcast, work: Work) -> Iterator[list[Site]]:
-    """Errors in a model, a loss or a rule name round, client and step; the caller puts the site into the list."""
-    sites: list[Site] = []
-    try:
-        yield sites
-    except FedkeelError:
-        raise
-    except Exception as error:
-        several = f"one of the clients {brief(work.clients.tolist())}"
-        who = f"client {work.clients[0]}" if len(work.clients) == 1 else several
-        step = f", step {sites[0].batch.step + 1}" if sites and sites[0].batch else ""
-        where = f"Round {broadcast.facts.round}, {who}{step}"
-        raise ClientError(f"{where}: {reason(error)}") from error
-
-
 @torch.no_grad()
 def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, work: Work, memory: Memory) -> Update:
     """Train a group of clients in lockstep (one client in serial mode) and return their update."""
@@ -82,7 +65,8 @@ def train_clients(algorithm: Algorithm, worker: Worker, broadcast: Broadcast, wo
         go: Walk = partial(take_steps, group)
         for rule, me in group.acting("walk"):
             go = partial(rule.walk, go, me)
-        end = go(group.site.y)
+        with naming_the_rule(group):
+            end = go(group.site.y)
         return report(algorithm, group, work, end, np.argsort(order))
 
 

@@ -178,6 +178,18 @@ def _guard(rule: rules.Guard, algorithm: Algorithm) -> Lines:
     return {"serve": f"before the mean: {limit}\n{bound}"}
 
 
+UNSET = {  # by key, what a recipe does without a value for it
+    "tau": "round(1/C), C the share of clients in a round",
+    "v_init": "eps^2",
+    "proxy": "`last` with Adam clients, else `zero`",
+    "max": "no upper bound",
+    "shares": "as many clients of every level",
+    "ratios": "the model's own",
+    "a": "0.5 with `staleness=poly`, 10 with `hinge`",
+    "alpha": "updates are averaged, not mixed as FedAsync does",
+    "count": "by `share`",
+    "keep": "n - bad - 2 of n clients",
+}
 EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
     rules.Proximal: Explained(
         "Li et al. 2020, Federated optimization in heterogeneous networks (arXiv 1812.06127)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -173,7 +174,7 @@ PARTS: dict[str, Recipe] = {  # for any algorithm: against bad clients, and anot
     "guard": Recipe("updates far larger than the running median are clipped or rejected", rules.Guard),
     "buffered": Recipe("the server steps whenever a few updates have arrived", pace=Buffered, reference=FEDBUFF_PAPER),
 }
-KNOWN = RECIPES | PARTS
+KNOWN = ChainMap(PARTS, RECIPES)  # a view of both: what is added to one of them is known
 
 
 def algorithm(text: str) -> Algorithm:

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from difflib import get_close_matches
+from functools import wraps
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from .errors import InputError, brief
 from .messages import Facts, Plan, Update
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from .task import Task
     from .world import Ints, World
 
+Value = TypeVar("Value")
 Tensors = dict[str, Tensor]
 Losses = Callable[[Tensor | None, Tensor, Tensor], Tensor]  # (z, output, target) -> a loss per sample
 Objective = Callable[[Tensor, "Batch"], tuple[Tensor, Tensor]]  # (y, batch) -> g, value
@@ -117,29 +122,29 @@ class Rule:
 
     On the server:
 
-    init(x, lr)                   the server's tensors before round 1, by name
-    plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
-    send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
-    screen(updates, server)       changes or drops clients' updates before any is summed (one rule at most)
-    serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
-    models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
-    report(server, up, view)      columns for the history
+        init(x, lr)                   the server's tensors before round 1, by name
+        plan(plan, server, facts)     the round's rate, epochs and batch size (one rule at most)
+        send(server, view)            what is sent beside the model: vectors [params], scalars without dimension
+        screen(updates, server)       changes or drops clients' updates before any is summed (one rule at most)
+        serve(server, up, view)       the server's new tensors and the update to use: `up.delta`, or another (one rule)
+        models(x, server)             the models to evaluate by name, "" the main one (one rule at most)
+        report(server, up, view)      columns for the history
 
     On clients, each for a whole group:
 
-    remember(me)                  a client's memory at its first participation
-    survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
-    start(me)                     notes for the round
-    gradient(g, y, me)            corrects a gradient at y, which need not be the clients' current point
-    penalty(y, me)                the function whose derivative `gradient` adds, if there is one; SPS counts it
-    finish(y, end, me)            what is sent up, and the new memory
+        remember(me)                  a client's memory at its first participation
+        survey(me)                    a first exchange in the same round; its weighted means come back in `me.sent`
+        start(me)                     notes for the round
+        gradient(g, y, me)            corrects a gradient at y, which need not be the clients' current point
+        penalty(y, me)                the function whose derivative `gradient` adds, if there is one; SPS counts it
+        finish(y, end, me)            what is sent up, and the new memory
 
     and four that wrap a function, like middleware; the first rule of an algorithm is the innermost:
 
-    loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
-    objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
-    step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
-    walk(go, me, y)                    go(y) does all local steps -> End
+        loss(f, me, z, output, target)     f(z, output, target) -> losses of the samples [clients, batch]
+        objective(f, me, y, batch)         f(y, batch) -> gradient, value; its default calls `gradient` and `penalty`
+        step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
+        walk(go, me, y)                    go(y) does all local steps -> End
 
     `gradient` may change g in place; a rule that keeps g must copy it, since the next step overwrites it. The next rule
     may change the returned tensor, so return g or a new tensor, never one of me.memory or me.sent.
@@ -150,6 +155,13 @@ class Rule:
     >>> SignSGD().slot, SignSGD().defines("gradient"), SignSGD().linear
     ('signsgd', True, False)
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_misspelt(cls)
+        for name, method in list(vars(cls).items()):
+            if name in RETURNS and isinstance(method, FunctionType):
+                setattr(cls, name, checked(name, method))
 
     represents: ClassVar[bool] = False  # `loss` reads z, the model's representation of each sample
     keeps_linear: ClassVar[bool] = False  # although it acts on local steps, updates stay linear in the gradients
@@ -238,6 +250,61 @@ METHODS = (
     "init", "plan", "send", "screen", "serve", "models", "report", "remember", "survey", "start", "gradient", "penalty",
     "finish", "loss", "objective", "step", "walk", "resolve",
 )  # fmt: skip
+
+
+RETURNS: dict[str, tuple[type, str]] = {
+    "init": (dict, "tensors by name"), "plan": (Plan, "a Plan"), "send": (dict, "tensors by name"),
+    "serve": (tuple, "two values: what the server keeps, and the update"), "models": (dict, "models by name"),
+    "report": (dict, "numbers by column"), "remember": (dict, "tensors by name"), "survey": (dict, "tensors by name"),
+    "start": (dict, "tensors by name"), "finish": (Up, "an Up"), "walk": (End, "the End that go(y) returns"),
+}  # fmt: skip  # what methods that are called once a round or a visit give
+
+
+def checked(name: str, method: Callable[..., Value]) -> Callable[..., Value]:
+    """The method of a rule, which says so where it returns nothing of its kind.
+
+    >>> class Forgets(Rule):
+    ...     def finish(self, y, end, me):
+    ...         Up()
+    >>> Forgets().finish(None, None, None)
+    Traceback (most recent call last):
+    TypeError: Forgets.finish must return an Up. Got None instead.
+    """
+    kind, must = RETURNS[name]
+
+    @wraps(method)
+    def call(self: Rule, *given: Any) -> Value:
+        value = method(self, *given)
+        if not isinstance(value, kind) or (isinstance(value, tuple) and len(value) != 2):
+            raise TypeError(f"{type(self).__name__}.{name} must return {must}. Got {brief(value)} instead.")
+        return value
+
+    return call
+
+
+def refuse_misspelt(kind: type[Rule]) -> None:
+    """Refuse a rule with a method that is almost called like one that a round calls, and that it does not use itself.
+
+    >>> class Signs(Rule):
+    ...     def gradiant(self, g, y, me):
+    ...         return g.sign()
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: No round calls Signs.gradiant. Did you mean 'gradient'? A helper may be called _gradiant.
+    """
+    own = {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+    used = {name for method in own.values() for name in _names_in(method.__code__)}
+    for name in own.keys() - used - set(dir(Rule)):
+        near = [] if name.startswith("_") else get_close_matches(name, METHODS, n=1, cutoff=0.8)
+        if near:
+            raise InputError(
+                f"No round calls {kind.__name__}.{name}. Did you mean '{near[0]}'? A helper may be called _{name}."
+            )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of attributes and functions that this code uses, also inside of its lambdas and functions."""
+    inner = (_names_in(one) for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def remembered(rule: Rule, me: Me, seen: Ints) -> Tensors:

@@ -10,9 +10,10 @@ import torch
 
 from .aggregate import answers, collect
 from .algorithm import Algorithm
+from .blame import naming_the_client
 from .engine import Engine
 from .engine.worker import Worker
-from .local import arrive, naming_the_client
+from .local import arrive
 from .messages import Broadcast, Memory, Update, Work, flatten, measure, take_rows
 
 

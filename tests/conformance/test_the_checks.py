@@ -80,6 +80,28 @@ class Smuggler(fk.Rule):
         return fk.Up(derived={"secret": y})
 
 
+@dataclass(frozen=True, repr=False)
+class Noisy(fk.Rule):
+    """Correct with random numbers, which are drawn for each client and step."""
+
+    scale: float = 0.1
+
+    def gradient(self, g, y, me):
+        if not self.scale:
+            return g
+        draws = me.site.generators("noise", me.site.batch.step)
+        rows = [torch.from_numpy(one.standard_normal(g.shape[1])) for one, _ in zip(draws, g, strict=False)]
+        return g + self.scale * torch.stack(rows).to(g)
+
+
+@dataclass(frozen=True, repr=False)
+class Careless(Noisy):
+    """Wrong with random numbers: torch's global generator knows no clients."""
+
+    def gradient(self, g, y, me):
+        return g + self.scale * torch.randn_like(g)
+
+
 def with_rule(rule):
     return fk.Algorithm(rules=[rule])
 
@@ -93,6 +115,26 @@ def test_a_correct_rule_with_all_kinds_of_state_passes_every_check():
 def test_a_formula_that_mixes_clients_is_caught():
     with pytest.raises(AssertionError, match="serial and batched gradients differ"):
         conformance.check_modes_agree(with_rule(OneRow()))
+
+
+def test_a_rule_that_draws_by_client_and_step_passes_every_check():
+    conformance.check_all(with_rule(Noisy()), neutral={"scale": 0})
+
+
+def test_draws_of_the_global_generator_are_caught_and_named_as_a_usual_cause():
+    with pytest.raises(AssertionError, match=r"gradients differ .*random numbers .*across clients"):
+        conformance.check_modes_agree(with_rule(Careless()))
+
+
+def test_a_setting_that_is_not_neutral_is_caught():
+    with pytest.raises(AssertionError, match=r"with pull=0.1 the model is not that without anchor \(serial\)"):
+        conformance.check_all(with_rule(Anchor()), neutral={"pull": 0.1})
+    conformance.check_neutral(with_rule(Anchor()), {"pull": 0})
+
+
+def test_a_neutral_value_of_a_parameter_that_no_rule_has_is_refused():
+    with pytest.raises(AssertionError, match="no rule has a parameter mu"):
+        conformance.check_neutral("fedavg", {"mu": 0})
 
 
 def test_a_rule_that_depends_on_its_thread_is_caught():

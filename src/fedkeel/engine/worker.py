@@ -103,7 +103,7 @@ class Site:
 
     def __init__(self, worker: Worker, broadcast: Broadcast, work: Work) -> None:
         data, task, t = worker.task.data, worker.task, broadcast.facts.round
-        self.worker, self.clients, self.x0 = worker, work.clients, worker.x0
+        self.worker, self.clients, self.x0, self.round = worker, work.clients, worker.x0, t
         worker.load(broadcast.buffers, t, work.clients)
         self.y = worker.gradients.start(broadcast.x, len(work.clients))
         self.batches = Batches(data, work.clients, work.steps, broadcast.plan.batch_size, worker.seed, t, task.augment)
@@ -188,6 +188,14 @@ class Site:
         """This step's batch as other models `[clients, params]` represent it."""
         assert self.batch is not None
         return self.worker.gradients.represent(point, self.batch)
+
+    def generators(self, purpose: str, step: int = 0) -> Iterator[np.random.Generator]:
+        """A generator of random numbers for each client, the same in every mode and with any number of workers.
+
+        What it draws depends on the seed, this purpose, the round, the client and the step.
+        """
+        place = f"rule {purpose}"
+        return (draws.generator(self.worker.seed, place, self.round, int(client), step) for client in self.clients)
 
     def draw_models(self) -> Tensor:
         """A fresh draw of the initialiser for each client, `[clients, params]`."""
