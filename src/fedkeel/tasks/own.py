@@ -30,17 +30,28 @@ def csv(
     name = named(csv, locals())
     lists = tuple(tuple(filter(None, str(given).split("|"))) for given in (drop, categories))
     data = _data(file, os.stat(file).st_mtime_ns if os.path.exists(file) else 0, client, target, test, *lists, seed)
-    numbers = data.y.is_floating_point()
-    outputs = 1 if numbers else max(2, int(data.y.max()) + 1)
-    width = data.x.shape[1]
+    return table_task(data, hidden, **name)
+
+
+def table_task(
+    data: FederatedData, hidden: int | None = None, name: str | None = None, spec: str | None = None
+) -> Task:
+    """The task of data that come from a CSV file: a linear model, or one with a hidden layer of this width.
+
+    Its outputs are those of the preparation, so that devices with files of their own make the same model.
+    """
+    assert data.table is not None and data.table.preparation.target is not None
+    classes, width = data.table.preparation.target.classes, data.x.shape[1]
+    outputs = 1 if classes is None else max(2, classes if isinstance(classes, int) else len(classes))
     model = partial(softmax_regression, width, outputs) if hidden is None else partial(mlp, width, (hidden,), outputs)
     return Task(
-        model=partial(_one_number, model) if numbers else model,
-        loss=squared_error if numbers else cross_entropy,
+        model=partial(_one_number, model) if classes is None else model,
+        loss=squared_error if classes is None else cross_entropy,
         data=data,
+        name=name,
         batch_size=20,
         lr=0.05,
-        **name,
+        spec=spec,
     )
 
 
