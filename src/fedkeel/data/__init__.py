@@ -212,8 +212,8 @@ class FederatedData:
 
     @classmethod
     def from_preparation(cls, preparation: str | os.PathLike[str]) -> Self:
-        """The data of a server that holds no rows: one blank row stands for the shapes of those that devices read by
-        this preparation (`from_csv`)."""
+        """The data of a server that holds no rows: blank ones stand for the shapes of those that devices read by this
+        preparation (`from_csv`)."""
         return cls._from_rows(csv_files.no_rows(prepared.read_preparation(preparation)))
 
     @classmethod
@@ -296,7 +296,7 @@ class FederatedData:
             held = getattr(self, part)
             setattr(same, part, None if held is None else pair(*held))
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
-            same._validate()
+            same._check_finite()
         return same
 
     def placed(self, client: int, population: int) -> Self:
@@ -393,6 +393,9 @@ class FederatedData:
         empty = np.flatnonzero(np.diff(offsets) <= 0)
         if len(empty):
             raise InputError(f"Client {self.client_ids[empty[0]]} has no samples ({len(empty)} such). Leave it out.")
+        self._check_finite()
+
+    def _check_finite(self) -> None:
         tensors = {"x": self.x, "y": self.y}
         if self.test is not None:
             tensors |= {"test x": self.test[0], "test y": self.test[1]}

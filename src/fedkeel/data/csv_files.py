@@ -91,11 +91,12 @@ def prepared_rows(path: Place, client: str | None, test: Place | None, about: Pr
 
 
 def no_rows(about: Preparation) -> Rows:
-    """What a server has that holds no rows: a blank one, which stands for the shapes."""
+    """What a server has that holds no rows: two blank ones for the shapes (of a single one, torch.export would make a
+    model for single rows)."""
     assert about.target is not None
-    y = np.zeros(1, dtype=np.float64 if about.target.classes is None else np.int64)
-    table = Table({"train": about.encode({column.name: [""] for column in about.columns})}, about, given=True)
-    return Rows(np.zeros(1, dtype=np.int64), y, table, class_names_of(about))
+    y = np.zeros(2, dtype=np.float64 if about.target.classes is None else np.int64)
+    table = Table({"train": about.encode({column.name: ["", ""] for column in about.columns})}, about, given=True)
+    return Rows(np.zeros(2, dtype=np.int64), y, table, class_names_of(about))
 
 
 def class_names_of(about: Preparation) -> list[str] | None:
