@@ -131,6 +131,13 @@ def write_csv(folder: Path) -> None:
     (folder / "test.csv").write_text("age,dose,ill\n50,1,yes\n20,2,no\n")
 
 
+def write_prepared(folder: Path) -> None:
+    columns = [{"name": "age", "mean": 50.5, "deviation": 9.25}, {"name": "ward", "values": ["a", "b"]}]
+    about = {"scale": True, "columns": columns, "target": {"name": "ill", "classes": ["no", "yes"]}}
+    (folder / "preparation.json").write_text(json.dumps({"preparation": about}))
+    (folder / "own.csv").write_text("age,ward,ill\n50,a,yes\n,c,no\n")
+
+
 def libsvm_promise(file: Path, draw: random.Random) -> None:
     rows = []
     for _ in range(draw.randint(1, 5)):
@@ -453,6 +460,9 @@ FORMATS: dict[str, Format] = {
     "leaf": Format(one("a.json", leaf([[1.5], [2]], [0, 1])), read.leaf),
     "leaf.gz": Format(one("a.json", gzip.compress(leaf([[1.5], [2]], [0, 1]))), read.leaf),
     "csv": Format(write_csv, lambda f: FederatedData.from_csv(f / "train.csv", "site", "ill", f / "test.csv")),
+    "csv prepared": Format(
+        write_prepared, lambda f: FederatedData.from_csv(f / "own.csv", preparation=f / "preparation.json")
+    ),
     "csv rows": Format(write_news, each(read.rows)),
     "csv columns": Format(one("a.csv", b"user_id,class\nu,3\nv,4\n"), each(lambda f: read.named(f, ["class"]))),
     "json lines": Format(one("a.jsonl", b'{"a": 1}\n{"a": [2, 3]}\n'), each(lambda f: read.lines(f, ["a"]))),

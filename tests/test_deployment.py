@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import fedkeel as fk
+from fedkeel.cli import main
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from fedkeel.deploy.keys import make_certificates, make_node_key
@@ -183,6 +184,23 @@ def test_three_nodes_with_tls_and_keys_give_the_result_of_the_local_engine(
     local = simulated(algorithm)
     assert difference(run, local) <= 1e-6
     assert [row["bytes_up"] for row in run.history] == [row["bytes_up"] for row in local.history]
+
+
+def test_hospitals_with_files_of_their_own_train_the_model_of_the_pooled_file(tmp_path: Path) -> None:
+    lines = [f"{site},{n * 7 % 11},{'abc'[n % (2 + (site == 'C'))]},{n % 3 > 0}" for n in range(15) for site in "CAB"]
+    (tmp_path / "patients.csv").write_text("\n".join(["hospital,age,ward,ill", *lines]) + "\n")
+    spec = f"csv:file={tmp_path}/patients.csv,client=hospital,target=ill"
+    local = fk.train(fk.tasks.get(spec), "scaffold", fk.World(cohort="all"), rounds=2, engine="serial")
+    folder = tmp_path / "hospitals"
+    assert main(["deploy", "init", str(folder), spec, "scaffold"]) == 0
+    (tmp_path / "patients.csv").unlink()
+    assert main(["deploy", "local", str(folder), "--set", "rounds=2"]) == 0, last_line(log_of(folder / "run"))
+    made: dict[str, Any] = {"__file__": str(folder / "app.py")}
+    exec((folder / "app.py").read_text().split("app = ")[0], made)
+    run = fk.load(folder / "run", task=made["task"](None))
+    assert difference(run, local) == 0
+    assert [row["accuracy"] for row in run.history] == [row["accuracy"] for row in local.history]
+    assert json.loads((folder / "run" / "config.json").read_text())["task"] == "hospitals"
 
 
 LARGE = """import torch

@@ -97,6 +97,8 @@ def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, t
     assert found == [data.class_names[number] for number in best]
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["classes"] == ["no", "yes"] and about["run"]["algorithm"] == "fedavg"
+    read = fk.FederatedData.from_preparation(tmp_path / "out" / "about.json")
+    assert read.preparation == data.preparation and read.class_names == ["no", "yes"]
     (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,old\n")
     failed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert failed.returncode == 1 and failed.stderr == f"{command[-1]}: row 2, column 'age': 'old' is not a number\n"

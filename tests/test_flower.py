@@ -273,6 +273,15 @@ def test_devices_with_data_of_their_own_train_as_if_the_server_had_them(text: st
     assert '"samples": [\n    20,\n    30,\n    40\n  ]' in fleet
 
 
+def test_nodes_with_data_of_their_own_are_numbered_by_their_partition_in_whatever_order_they_report(
+    tmp_path: Path,
+) -> None:
+    configs = [{"partition-id": n, "memory": str(tmp_path / f"memory-{n}")} for n in (2, 0, 1)]
+    run, _ = deploy(tmp_path / "run", "scaffold", own_data, grid=Grid(Device(own_data), configs), rounds=2)
+    local = fk.train(simulated_data(), "scaffold", fk.World(cohort="all"), rounds=2, engine="serial")
+    assert difference(run, local) == 0
+
+
 def test_a_node_keeps_its_number_when_the_server_starts_again(tmp_path: Path) -> None:
     configs = [{"partition-id": n, "memory": str(tmp_path / f"memory-{n}")} for n in range(3)]
     killed = Grid(Device(own_data), configs, kill_after=6)

@@ -13,11 +13,13 @@ from . import flags
 EXAMPLES = """examples:
   fedkeel deploy init hearts synthetic fedhbm
   fedkeel deploy local hearts --nodes 3 --tls
+  fedkeel deploy init hospitals csv:file=patients.csv,client=hospital,target=outcome fedavg
   fedkeel deploy keys keys --host fl.example.org --nodes 5
   fedkeel deploy local hearts --nodes 3 --set rounds=20 --set algorithm=scaffold --out hearts/run-scaffold
 
 `init` writes a small Flower app that is yours to change; `flwr run` takes it, too. `local` starts a server and nodes on
-this machine, trains, and stops them; the same --out again goes on with a training that was stopped."""
+this machine, trains, and stops them; the same --out again goes on with a training that was stopped. Of a table (csv)
+`init` writes what was fitted on it, and every device reads a file of its own."""
 
 
 def add_command(commands: Any) -> None:
@@ -38,7 +40,9 @@ def add_command(commands: Any) -> None:
     keys.add_argument("--nodes", type=int, default=3, metavar="N", help="how many node keys; default 3")
     local = flags.add_command(parts, "local", run_here, "run an app with server and nodes on this machine")
     local.add_argument("folder", metavar="DIR", type=Path, help="the app's directory")
-    local.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes to start; default 3")
+    local.add_argument(
+        "--nodes", type=int, metavar="N", help="how many nodes to start; default 3, or one for each client of a table"
+    )
     local.add_argument("--tls", action="store_true", help="with TLS and node keys, as between machines")
     local.add_argument("--out", type=Path, metavar="DIR", help="directory of the training; default DIR/run")
     local.add_argument("--overwrite", action="store_true", help="remove an earlier training there first")
@@ -51,9 +55,17 @@ def add_command(commands: Any) -> None:
 def init_app(arguments: argparse.Namespace) -> int:
     """`fedkeel deploy init DIR TASK ALGORITHM`."""
     from ..deploy.project import write_project
+    from ..deploy.sites import DATA, PREPARATION
 
-    write_project(arguments.folder, arguments.task, arguments.algorithm)
-    print(f"Wrote {arguments.folder}/app.py and pyproject.toml. Try it: fedkeel deploy local {arguments.folder}")
+    folder = arguments.folder
+    sites = write_project(folder, arguments.task, arguments.algorithm)
+    if sites is None:
+        print(f"Wrote {folder}/app.py and pyproject.toml. Try it: fedkeel deploy local {folder}")
+        return 0
+    print(
+        f"Wrote {folder}/app.py, pyproject.toml and {PREPARATION}, and below {folder}/{DATA} a file for each client, as"
+    )
+    print(f"its site would have it. Try it: fedkeel deploy local {folder}\n\n{sites}", end="")
     return 0
 
 
@@ -75,18 +87,23 @@ def run_here(arguments: argparse.Namespace) -> int:
     import sys
 
     from ..deploy.local import Deployment, clear, log_of, train_on
+    from ..deploy.sites import DATA, TEST, site_files
     from ..run.folder import OUTCOME
 
     app, out = arguments.folder, (arguments.out or arguments.folder / "run").absolute()
     if not (app / "pyproject.toml").exists():
         raise InputError(f"{app} has no pyproject.toml; write an app with fedkeel deploy init {app} TASK ALGORITHM.")
-    if arguments.nodes < 1:
-        raise InputError(f"--nodes must be at least 1. Got {arguments.nodes} instead.")
+    files = site_files(app)
+    number = arguments.nodes if arguments.nodes is not None else len(files) or 3
+    if number < 1 or (files and number > len(files)):
+        most = f"1..{len(files)}, as {app / DATA} has files of so many clients" if files else "at least 1"
+        raise InputError(f"--nodes must be {most}. Got {number} instead.")
     if arguments.overwrite:
         clear(out)
     if (out / OUTCOME).exists():
         raise InputError(f"The training in {out} has ended; choose another --out, or --overwrite it.")
-    config = {"nodes": arguments.nodes} | dict(map(_pair, arguments.set))
+    tested = {"test-file": str(app.absolute() / DATA / TEST)} if files and (app / DATA / TEST).exists() else {}
+    config = {"nodes": number} | tested | dict(map(_pair, arguments.set))
     rows: list[dict[str, Any]] = []
     said = f"Logs and keys are in {app / '.deploy'}; what the server says about nodes is in {log_of(out)}."
     print(said, file=sys.stderr)
@@ -95,7 +112,8 @@ def run_here(arguments: argparse.Namespace) -> int:
         rows.append(row)
         print(line(row), file=sys.stderr, flush=True)
 
-    with Deployment(app / ".deploy", arguments.nodes, arguments.tls) as deployment:
+    own = {place: f"file='{file}'" for place, file in enumerate(files)}
+    with Deployment(app / ".deploy", number, arguments.tls, own) as deployment:
         status = train_on(deployment, app, out, config, show)
     if arguments.json:
         print(json.dumps({"out": str(out), "status": status, "history": rows}))

@@ -7,6 +7,8 @@ import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +20,7 @@ from .. import draws
 from ..errors import InputError, check
 from ..inputs import Inputs
 from ..ranges import Range
-from . import convert, csv_files, picture_folders
+from . import convert, csv_files, picture_folders, prepared
 from .arrays import Clients, held_by, ids_of, index_lists, indices_of, inputs_of, tensor_of
 from .partition import in_values, in_words
 from .scaling import PIXELS, Scaling
@@ -161,9 +163,10 @@ class FederatedData:
 
     @classmethod
     def from_csv(
-        cls, path: str | os.PathLike[str], client_column: str, target_column: str,
+        cls, path: str | os.PathLike[str], client_column: str | None = None, target_column: str | None = None,
         test: str | os.PathLike[str] | float | None = None, *, drop: str | Sequence[str] = (),
         categories: str | Sequence[str] = (), scale: bool = True, seed: int = 0, verbose: bool = True,
+        preparation: str | os.PathLike[str] | None = None,
     ) -> Self:  # fmt: skip
         """A CSV file with a header line; every other column is a feature.
 
@@ -176,6 +179,10 @@ class FederatedData:
         out. categories: columns of numbers that are names; both may be a list, or a text with `|` between names.
         Targets that are texts become class numbers in sorted order.
 
+        preparation: a file of `save_preparation`, or the `about.json` of `fedkeel export`. Nothing is fitted then: this
+        file's rows become inputs as those of the file that was fitted, which also says what the target is. Without a
+        client column all rows are one client's.
+
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "hearts.csv")
@@ -187,22 +194,63 @@ class FederatedData:
         share, other = (test, None) if isinstance(test, int | float) else (0, test)
         good = share in SHARE or (share == 0 and test is not False)
         check(good, "from_csv", "test", f"a file, or a share of every client's rows: 0 or {SHARE}", test)
-        rows = csv_files.csv_rows(path, client_column, target_column, other, drop, categories, scale)
-        held_out = None if rows.test_y is None else (rows.table.inputs("test"), rows.test_y)
+        if preparation is not None:
+            fixed = not drop and not categories and scale and target_column is None
+            check(
+                fixed, "from_csv", "preparation", "given without target_column, drop, categories and scale", preparation
+            )
+            rows = csv_files.prepared_rows(path, client_column, other, prepared.read_preparation(preparation))
+        elif client_column is None or target_column is None:
+            raise InputError("from_csv needs client_column and target_column, or a preparation.")
+        else:
+            rows = csv_files.csv_rows(path, client_column, target_column, other, drop, categories, scale)
         with convert.naming(path):
-            made = cls.from_arrays(np.arange(len(rows.y)), rows.y, rows.clients, held_out)
-        raw = rows.table.raw
-        made.class_names = rows.class_names
-        made.table = Table(raw | {"train": raw["train"][made.x]}, rows.table.preparation)
-        made._prepare()
+            made = cls._from_rows(rows)
         if share:
             sizes = np.diff(made.offsets)
             if not kept_of(sizes, share).any():
-                raise csv_files.too_small(path, client_column, sizes, share)
+                raise csv_files.too_small(path, client_column or "(none)", sizes, share)
             made = made.held_out(share, seed, "test")
         if verbose:
             print(csv_files.csv_summary(path, made), file=sys.stderr)
         return made
+
+    @classmethod
+    def from_preparation(cls, preparation: str | os.PathLike[str]) -> Self:
+        """The data of a server that holds no rows: blank ones stand for the shapes of those that devices read by this
+        preparation (`from_csv`)."""
+        return cls._from_rows(csv_files.no_rows(prepared.read_preparation(preparation)))
+
+    @classmethod
+    def _from_rows(cls, rows: csv_files.Rows) -> Self:
+        held_out = None if rows.test_y is None else (rows.table.inputs("test"), rows.test_y)
+        made = cls.from_arrays(np.arange(len(rows.y)), rows.y, rows.clients, held_out)
+        made.class_names = rows.class_names
+        made.table = replace(rows.table, raw=rows.table.raw | {"train": rows.table.raw["train"][made.x]})
+        made._prepare()
+        return made
+
+    def save_preparation(self, path: str | os.PathLike[str]) -> None:
+        """Write what was fitted on the training rows of a table as a small JSON file, for `from_csv(preparation=)`.
+
+        It holds the names of the columns and of the target, means and deviations, the texts of columns of texts and the
+        names of classes; no row.
+        """
+        prepared.write_preparation(Path(path), self._prepared().preparation)
+
+    def tested_by(self, path: str | os.PathLike[str]) -> Self:
+        """The same data with the rows of this CSV file as the test set, prepared as the training rows are."""
+        table, same = self._prepared(), copy.copy(self)
+        raw, y = csv_files.rows_by(table.preparation, path, "test")
+        same.table = replace(table, raw=table.raw | {"test": raw})
+        same.test = (same.table.inputs("test"), tensor_of(y, "test y"))
+        same._validate()
+        return same
+
+    def _prepared(self) -> Table:
+        if self.table is None:
+            raise InputError("These data have no preparation of a table; make them by from_csv or from_preparation.")
+        return self.table
 
     @classmethod
     def from_folder(
@@ -253,7 +301,7 @@ class FederatedData:
             held = getattr(self, part)
             setattr(same, part, None if held is None else pair(*held))
         if (same.x.dtype, same.y.dtype) != (self.x.dtype, self.y.dtype):  # the cast may overflow
-            same._validate()
+            same._check_finite()
         return same
 
     def placed(self, client: int, population: int) -> Self:
@@ -351,6 +399,9 @@ class FederatedData:
         empty = np.flatnonzero(np.diff(offsets) <= 0)
         if len(empty):
             raise InputError(f"Client {self.client_ids[empty[0]]} has no samples ({len(empty)} such). Leave it out.")
+        self._check_finite()
+
+    def _check_finite(self) -> None:
         tensors = {"x": self.x, "y": self.y}
         if self.test is not None:
             tensors |= {"test x": self.test[0], "test y": self.test[1]}

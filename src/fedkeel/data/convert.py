@@ -216,8 +216,11 @@ def targets(values: Array, names: Array, what: str) -> Array:
     texts = [array.dtype.kind in "US" for array in (values, names)]
     if texts[0] != texts[1]:
         raise InputError(f"The {what} targets and the training targets must both be numbers or both be texts.")
-    if not texts[0]:
-        return values
+    return placed(values, names, what) if texts[0] else values
+
+
+def placed(values: Array, names: Array, what: str) -> Array:
+    """The places of values among the sorted `names` of the training data."""
     place = np.searchsorted(names, values).clip(max=len(names) - 1)
     if (strange := values[names[place] != values]).size:
         raise InputError(f"The {what} target {str(strange[0])!r:.100} does not occur in the training data.")

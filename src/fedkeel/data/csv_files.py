@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ from torch import Tensor
 from ..errors import InputError
 from ..files import reading
 from . import table
-from .convert import Array, class_names, naming, no_column, plain, targets
+from .convert import Array, class_names, naming, no_column, placed, plain, targets
 from .read.tables import LONGEST
-from .table import Preparation, Table
+from .table import Preparation, Table, Target
 
 if TYPE_CHECKING:
     from . import FederatedData
@@ -88,11 +88,51 @@ def csv_rows(
         names = np.unique(raw_y)
         about = table.of(columns, drop, categories, scale)
         raw = {"train": about.encode(columns)}
-        about = about.fitted(raw["train"])
+        about = replace(about.fitted(raw["train"]), target=Target(target, _classes(names)))
     test_y = None
     if test is not None:
-        raw["test"], test_y = _test_rows(test, about, target, names)
+        raw["test"], test_y = rows_by(about, test, "test")
     return Rows(clients, targets(raw_y, names, "training"), Table(raw, about), class_names(names), test_y)
+
+
+def prepared_rows(path: Place, client: str | None, test: Place | None, about: Preparation) -> Rows:
+    """Read a file and its test file by what was fitted elsewhere; without a client column all rows are one client's."""
+    raw, y = rows_by(about, path, "file's")
+    clients = np.zeros(len(y), dtype=np.int64) if client is None else _clients(path, client)
+    tested = None if test is None else rows_by(about, test, "test")
+    parts = {"train": raw} if tested is None else {"train": raw, "test": tested[0]}
+    table = Table(parts, about, given=True)
+    return Rows(clients, y, table, class_names_of(about), None if tested is None else tested[1])
+
+
+def no_rows(about: Preparation) -> Rows:
+    """What a server has that holds no rows: two blank ones for the shapes (of a single one, torch.export would make a
+    model for single rows)."""
+    assert about.target is not None
+    y = np.zeros(2, dtype=np.float64 if about.target.classes is None else np.int64)
+    table = Table({"train": about.encode({column.name: ["", ""] for column in about.columns})}, about, given=True)
+    return Rows(np.zeros(2, dtype=np.int64), y, table, class_names_of(about))
+
+
+def class_names_of(about: Preparation) -> list[str] | None:
+    """The names of classes, by number, where the preparation lists them."""
+    classes = None if about.target is None else about.target.classes
+    return [str(one) for one in classes] if isinstance(classes, tuple) else None
+
+
+def _clients(path: Place, client: str) -> Array:
+    read = read_csv(path)
+    with naming(path):
+        if client not in read.columns:
+            raise no_column(client, read.columns)
+        _check_no_blank("client", client, read)
+        return plain(read.columns[client])
+
+
+def _classes(names: Array) -> tuple[str, ...] | int | None:
+    """The classes of a target of which these values occur, see `Target`."""
+    known = class_names(names)
+    return tuple(known) if known is not None else int(names.max()) + 1 if names.dtype.kind == "i" else None
 
 
 def no_separator(columns: Collection[str]) -> InputError | None:
@@ -104,14 +144,31 @@ def no_separator(columns: Collection[str]) -> InputError | None:
     return None
 
 
-def _test_rows(path: Place, about: Preparation, target: str, names: Array) -> tuple[Tensor, Array]:
-    """Features and targets of a test file, in the order of the training columns; names: the training classes."""
-    columns = read_csv(path).columns
+def rows_by(about: Preparation, path: Place, what: str) -> tuple[Tensor, Array]:
+    """Features and targets of another file than the one that was fitted, in the order of its columns."""
+    assert about.target is not None
+    read = read_csv(path)
+    columns = read.columns
     with naming(path):
-        for name in (target, *(column.name for column in about.columns)):
+        for name in (about.target.name, *(column.name for column in about.columns)):
             if name not in columns:
                 raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
-        return about.encode(columns), targets(plain(columns[target]), names, "test")
+        _check_no_blank("target", about.target.name, read)
+        return about.encode(columns), _targets_by(about.target, columns[about.target.name], what)
+
+
+def _targets_by(target: Target, values: Sequence[str], what: str) -> Array:
+    """Targets as in training: the same values are classes, and whole numbers are numbers where those had fractions."""
+    classes = target.classes
+    if isinstance(classes, tuple) and isinstance(classes[0], str):
+        return targets(np.asarray(values), np.asarray(classes), what)
+    found = plain(values)
+    if found.dtype.kind not in ("i" if classes is not None else "if"):
+        kind = "numbers" if classes is None else "whole numbers"
+        raise InputError(f"Column {target.name!r:.100} must hold {kind}, as in training.")
+    if isinstance(classes, tuple):
+        return placed(found, np.asarray(classes), what)
+    return found.astype(np.float64) if classes is None else found
 
 
 def _check_no_blank(what: str, name: str, read: Read) -> None:

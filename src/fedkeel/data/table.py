@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from .. import errors
+from ..errors import InputError, is_count
 
 BLANKS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})  # in small letters
 MOST_VALUES = 100  # different texts of one column
@@ -39,6 +40,15 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Target:
+    """The column that is predicted. classes: the texts or whole numbers that are classes, in sorted order; how many
+    there are where whole numbers are class numbers as they stand; None where numbers are predicted."""
+
+    name: str
+    classes: tuple[str, ...] | tuple[int, ...] | int | None
+
+
+@dataclass(frozen=True)
 class Preparation:
     """What was fitted on the training rows of a table, and how inputs are made of any row.
 
@@ -53,6 +63,7 @@ class Preparation:
 
     columns: tuple[Column, ...]
     scale: bool = True
+    target: Target | None = None
 
     def encode(self, rows: Mapping[str, Sequence[Any]]) -> Tensor:
         """Rows `[n, columns]` as numbers: a text is its place among the column's values; NaN for blank or unknown."""
@@ -98,7 +109,26 @@ class Preparation:
             else {"name": column.name, "mean": column.mean, "deviation": column.deviation}
             for column in self.columns
         ]
-        return {"scale": self.scale, "columns": shown}
+        target = None if self.target is None else {"name": self.target.name, "classes": self.target.classes}
+        return {"scale": self.scale, "columns": shown, "target": target}
+
+    @classmethod
+    def from_plain(cls, known: Any) -> Preparation:
+        """The preparation that `plain` gave, which people may have changed or written.
+
+        >>> about = Preparation((Column("age", mean=40.0), Column("sex", ("f", "m"))), target=Target("ill", 2))
+        >>> Preparation.from_plain(about.plain()) == about
+        True
+        """
+        if not isinstance(known, dict) or not known.get("columns") or not known.get("target"):
+            raise InputError("It has no columns and no target of a table.")
+        columns, target, scale = tuple(map(_column, known["columns"])), known["target"], known.get("scale", True)
+        names = [target["name"], *(column.name for column in columns)]
+        if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+            raise InputError("Its columns and its target need names, each another one.")
+        if not isinstance(scale, bool):
+            raise InputError(f"scale must be true or false. Got {scale!r:.100} instead.")
+        return cls(columns, scale, Target(target["name"], _classes(target["classes"])))
 
 
 @dataclass(frozen=True)
@@ -108,12 +138,15 @@ class Table:
 
     raw: dict[str, Tensor]
     preparation: Preparation
+    given: bool = False  # the preparation was fitted elsewhere, and stays as it is
 
     def split(self, kept: Tensor, other: Tensor, names: Sequence[str]) -> Table:
         """The same table with some training rows under other names, fitted on the rest."""
         train = self.raw["train"]
         raw = self.raw | {"train": train[kept]} | dict.fromkeys(names, train[other])
-        return Table(raw, self.preparation.fitted(raw["train"]))
+        return replace(
+            self, raw=raw, preparation=self.preparation if self.given else self.preparation.fitted(raw["train"])
+        )
 
     def inputs(self, part: str) -> Tensor:
         """The inputs of a part."""
@@ -138,7 +171,37 @@ class Table:
             strange = int((rows.isnan().sum(0)[[c.values is not None for c in about.columns]]).sum())
             if part != "train" and strange:
                 lines.append(f"{part}: {strange} texts that are blank or not in the training file became 0 in all")
-        return "\n".join([*lines, f"fitted on {len(train):,} training rows"])
+        fitted = "fitted elsewhere, not on these rows" if self.given else f"fitted on {len(train):,} training rows"
+        return "\n".join([*lines, fitted])
+
+
+def _column(known: Any) -> Column:
+    """A column as `Preparation.plain` gives it."""
+    name = known["name"]
+    if "values" in known:
+        return Column(name, _texts_of(known["values"], f"The values of column {name!r:.100}"))
+    mean, deviation = known["mean"], known["deviation"]
+    if not errors.is_number(mean) or not errors.is_number(deviation) or deviation <= 0:
+        raise InputError(f"Column {name!r:.100} needs a mean, and a deviation above 0.")
+    return Column(name, None, float(mean), float(deviation))
+
+
+def _classes(known: Any) -> tuple[str, ...] | tuple[int, ...] | int | None:
+    """The classes of a target as `Preparation.plain` gives them."""
+    if known is None or is_count(known):
+        return known if known is None else int(known)
+    if isinstance(known, list | tuple) and known and all(type(one) is int for one in known):
+        if list(known) != sorted(set(known)):
+            raise InputError(f"The classes of the target must be in sorted order. Got {known!r:.100} instead.")
+        return tuple(known)
+    return _texts_of(known, "The classes of the target")
+
+
+def _texts_of(known: Any, what: str) -> tuple[str, ...]:
+    texts = isinstance(known, list | tuple) and all(isinstance(text, str) for text in known)
+    if not texts or not known or list(known) != sorted(set(known)):
+        raise InputError(f"{what} must be different texts in sorted order. Got {known!r:.100} instead.")
+    return tuple(known)
 
 
 def _name_like(values: Tensor) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,10 @@ class App:
             log.info("%s after round %d: %s", run.status, run.history[-1]["round"], out)
 
     def _train(self, grid: Any, config: Mapping[str, Any], out: Path) -> Run:
-        task, chosen = self.task(None), settings_of(config, RunConfig)
+        task, chosen = (
+            with_test_file(self.task(None), str(config.get("test-file") or "")),
+            settings_of(config, RunConfig),
+        )
         if task.client_test:
             raise InputError("The samples of a client test would have to leave the device; leave out client_test.")
         least = int(config.get("nodes") or 1)
@@ -117,6 +120,15 @@ def settings_of(config: Mapping[str, Any], owner: type) -> dict[str, Any]:
     return found
 
 
+def with_test_file(task: Task, file: str) -> Task:
+    """The task with the rows of this CSV on the server as its test set; an empty name leaves it as it is."""
+    if not file:
+        return task
+    if task.spec is not None:
+        raise InputError(f"The task {task.spec} has a test set; leave test-file empty.")
+    return replace(task, data=task.data.tested_by(Path(file).expanduser()))
+
+
 def refuse(algorithm: Algorithm, world: World) -> None:
     """Refuse what has no meaning on real devices."""
     if not isinstance(algorithm.pace, Synchronous):
@@ -126,9 +138,8 @@ def refuse(algorithm: Algorithm, world: World) -> None:
 
 
 def gathered(grid: Any, task: Task, file: Path, least: int) -> tuple[Nodes, str]:
-    """The nodes and the name of this training. Nodes with data of their own are numbered once, and kept in `file`.
-
-    Of simulated nodes all take part, and they are numbered by their `partition-id`.
+    """The nodes and the name of this training. Nodes with data of their own are numbered once, in the order of their
+    `partition-id`, and kept in `file`. Of simulated nodes all take part.
     """
     named, simulated = task.spec is not None, is_simulated(grid)
     known = read_json(file) if file.exists() else None
@@ -144,7 +155,7 @@ def gathered(grid: Any, task: Task, file: Path, least: int) -> tuple[Nodes, str]
         nodes.wait(least)
     if known is not None:
         return nodes, str(known["training"])
-    members = [] if named else nodes.number(_in_order(nodes) if simulated else None)
+    members = [] if named else nodes.number()
     training = secrets.token_hex(8)
     about = {"keys": [node.key for node in members], "samples": [node.samples for node in members]}
     write_json(file, {"training": training, **about})

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 
@@ -37,17 +38,28 @@ def csv(
     test = os.path.abspath(os.path.expanduser(test)) if isinstance(test, str) else test or 0
     name = named(csv, locals())
     changed = os.stat(file).st_mtime_ns if os.path.exists(file) else 0
-    data = _data(file, changed, client, target, test, str(drop), str(categories), seed)
-    outputs = 1 if data.class_names is None else max(2, len(data.class_names))
-    width = data.x.shape[1]
+    return table_task(_data(file, changed, client, target, test, str(drop), str(categories), seed), hidden, **name)
+
+
+def table_task(
+    data: FederatedData, hidden: int | None = None, name: str | None = None, spec: str | None = None
+) -> Task:
+    """The task of data that come from a CSV file: a linear model, or one with a hidden layer of this width.
+
+    Its outputs are those of the preparation, so that devices with files of their own make the same model.
+    """
+    assert data.table is not None and data.table.preparation.target is not None
+    classes, width = data.table.preparation.target.classes, data.x.shape[1]
+    outputs = 1 if classes is None else max(2, classes if isinstance(classes, int) else len(classes))
     model = partial(softmax_regression, width, outputs) if hidden is None else partial(mlp, width, (hidden,), outputs)
     return Task(
-        model=partial(_one_number, model) if data.class_names is None else model,
-        loss=squared_error if data.class_names is None else cross_entropy,
+        model=partial(_one_number, model) if classes is None else model,
+        loss=squared_error if classes is None else cross_entropy,
         data=data,
+        name=name,
         batch_size=20,
         lr=0.05,
-        **name,
+        spec=spec,
     )
 
 
@@ -128,6 +140,9 @@ def _number_classes(data: FederatedData) -> None:
     """Make classes of whole numbers, in sorted order; those of test rows count, too."""
     labels = labels_of(data)
     place = torch.tensor(labels)
+    assert data.table is not None and data.table.preparation.target is not None
+    target = replace(data.table.preparation.target, classes=tuple(labels))
+    data.table = replace(data.table, preparation=replace(data.table.preparation, target=target))
     data.class_names = [str(label) for label in labels]
     data.y = torch.searchsorted(place, data.y)
     if data.test is not None:

@@ -1,8 +1,8 @@
 """Which Flower node is which client, and the messages under way.
 
 For a named task the node's `partition-id` is its client's number. Otherwise nodes are numbered when they first report
-how many samples they hold, and are known by their public key from then on. In Flower's simulation keys are new at each
-start, and `partition-id` is the number of every node.
+how many samples they hold, in the order of their `partition-id`, and are known by their public key from then on. In
+Flower's simulation keys are new at each start, and `partition-id` is the number of every node.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Node:
     client: int | None = None
     id: int | None = None  # while it is online
     since: str = ""  # when Flower saw it start
+    place: int = -1  # its partition-id, if it has one
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ class Nodes:
     looked: float = -LOOK
 
     def number(self, keys: Sequence[str] | None = None) -> list[Node]:
-        """Give the nodes that have reported their clients' numbers, in the order of these keys or of their reports;
-        from now on no other node takes part.
+        """Give the nodes that have reported their clients' numbers, in the order of these keys, or of their places and
+        then of their reports; from now on no other node takes part.
         """
-        keys = list(self.known) if keys is None else keys
+        keys = sorted(self.known, key=lambda key: self.known[key].place) if keys is None else keys
         for client, key in enumerate(keys):
             self.known[key].client = client
         self.fixed = True
@@ -208,7 +209,8 @@ class Nodes:
         self._check(client, samples)
         assert isinstance(samples, int)
         if self.sizes is None:
-            return Node(key, samples, client if self.simulated else None, id)
+            place = client if type(client) is int else -1
+            return Node(key, samples, client if self.simulated else None, id, place=place)
         for other in [other for other in self.known.values() if other.client == client]:
             if other.id is not None:
                 raise InputError(f"client {client} is node {other.id}")
