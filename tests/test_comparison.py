@@ -569,3 +569,15 @@ def test_the_footnote_says_how_many_clients_the_worst_tenth_is(capsys: Any) -> N
     told = said_by(made, capsys)
     assert "the worst tenth (1 of 8 clients)" in told
     assert " worst tenth " in told.partition("■")[0]  # the column has room
+
+
+def test_a_table_says_where_ghbm_had_no_momentum_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    world = fk.World(cohort=2, budget=fk.FixedSteps(1))
+    task = fk.tasks.synthetic(users=20)
+
+    def said(text: str, rounds: int) -> str:
+        fk.compare(task, ["fedavg", text], world, rounds=rounds, seeds=1).table()
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "ghbm:tau=3 is FedAvg so far: GHBM's momentum begins after tau = 3 rounds." in said("ghbm:tau=3", 3)
+    assert "so far" not in said("ghbm:tau=3", 4) and "so far" not in said("ghbm:tau=3,warmup=clamp", 3)

@@ -101,6 +101,17 @@ def momentum(arms: Sequence[Arm]) -> list[str]:
     return [", ".join(parts)]
 
 
+def not_begun(arms: Sequence[Arm]) -> list[str]:
+    """Arms whose GHBM had no momentum in any round: with warmup=zero it begins after tau of them."""
+    said = []
+    for arm in arms:
+        rounds = max((history[-1]["round"] for history in arm.histories if history), default=0)
+        for rule in _parameters(arm).get("rules", []):
+            if rule.get("name") == "ghbm" and rule.get("warmup") == "zero" and rounds <= rule["tau"]:
+                said.append(f"{arm.name} is FedAvg so far: GHBM's momentum begins after tau = {rule['tau']} rounds")
+    return said
+
+
 def _parameters(arm: Arm) -> Mapping[str, Any]:
     found: Mapping[str, Any] = arm.config.get("parameters", {})
     return found
@@ -117,4 +128,4 @@ def notes(arms: Sequence[Arm], metric: str) -> list[str]:
     what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
     where = [] if what is None else [f"{what} are {tested(arms)}"]
     base = base_rate(arms) if metric == "accuracy" else []
-    return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms))]
+    return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms), *not_begun(arms))]

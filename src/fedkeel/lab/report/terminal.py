@@ -139,7 +139,7 @@ def table(
         notes.append("Seconds are simulated, by the fleet's devices, and those of the whole run")
     if timed:
         notes.append("Late and lost clients, of those invited: " + ", ".join(map(_missing, arms)))
-    notes += captions.cut_short(arms) + captions.momentum(arms)
+    notes += captions.cut_short(arms) + captions.momentum(arms) + captions.not_begun(arms)
     console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
 
 
