@@ -4,8 +4,9 @@
 
 fedkeel keeps memories in the driver's store. The shards are written here, only to be measured: a client always trains
 on the same worker, which keeps its row. Who trains where is decided in two ways: by the client's number, as a real
-system would have to, and so that every cohort is spread evenly, which no fixed assignment can do. All engines take
-turns in one process and share one cluster. A shard that is lost with its worker is not made up for, and a checkpoint
+system would have to, which gives the bits of the other engines; and so that every cohort is spread evenly, which no
+fixed assignment can do: rows are then not where they are needed, and only the time counts. All engines take turns in
+one process and share one cluster. A shard that is lost with its worker is not made up for, and a checkpoint
 cannot read it: what that would cost is not in the figures.
 """
 
