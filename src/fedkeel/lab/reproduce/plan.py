@@ -9,7 +9,7 @@ of a panel:
                     half of its rounds, on data of the same source; "stand-in": anything else; "not run"; "ours": a
                     study of our own
     differs         how it differs from the paper's setting, for "near" and "stand-in"
-    why, hours      of a panel that is not run: the reason, and how long it would take on two cores
+    why, hours      of a panel that is not run: the reason; and how long a dry run says that it takes on two cores
     task            a task's text
     arms            name -> algorithm, or a table: run, and a grid (key -> values); take = "best" or "mean" of the grid;
                     budget, where the arm has one of its own
