@@ -91,7 +91,7 @@ def test_a_configuration_repeats_the_chunks_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"world": None}, "cannot be read"), ({"world": {"budget": 5}}, "cannot be read"),
+        ({"world": None}, "cannot be read"), ({"world": {"budget": [5]}}, "'budget' param"),
         ({"task": None}, "'task' parameter of run"), ({"parameters": {}}, "do not make an algorithm: 'client'"),
         ({"algorithm": 5}, "'algorithms' parameter of run"), ({"algorithms": ["gel"], "seeds": []}, "'seeds' param"),
         ({"algorithms": "gel", "seeds": [0]}, "'algorithms' parameter of run"), ({"seed": "x"}, "'seed' parameter"),
