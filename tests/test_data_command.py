@@ -58,7 +58,7 @@ def test_get_reports_where_the_set_is(monkeypatch, capsys, tmp_path):
 def test_show_draws_one_class_per_client_as_one_dark_cell_each(capsys):
     assert run("show", "blobs-deep") == 0
     out = capsys.readouterr().out
-    assert "20 clients, 4,000 samples; sizes 200\na client holds 1 to 1 of 20 labels" in out
+    assert "20 clients, 4,000 samples; sizes 200\nevery client holds 1 of 20 labels" in out
     rows = [line[2:].lstrip() for line in out.splitlines() if "█" in line][:20]
     assert [row.count("█") for row in rows] == [1] * 20
 

@@ -422,6 +422,21 @@ def test_what_is_marked_as_not_run_is_run_only_by_name():
     )
 
 
+def test_some_arms_of_a_panel_run_alone_and_the_others_follow(tmp_path: Path):
+    made = tiny(seeds=[3, 1])
+    some = plan.chosen(made, None, arms=["base", "gel"])
+    [panel] = some.panels
+    assert list(panel.arms) == ["base", "gel"] and panel.controls == [] and panel.claims[0].control is None
+    assert list(plan.chosen(made, None, arms=["long"]).panels[0].paper) == []
+    with pytest.raises(InputError, match="Unknown arm of paper/table0 'GEL'"):
+        plan.chosen(made, None, arms=["GEL"])
+    [measured] = run(some, tmp_path)
+    assert list(measured.arms) == ["base", "gel"]
+    rows = Rows()
+    run(made, tmp_path, rows)
+    assert rows.count == panel.rounds + 1  # those of the arm that was left
+
+
 def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):
     made = tiny(seeds=[3, 1])
     place = Place(made, tmp_path)

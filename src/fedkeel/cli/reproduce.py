@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   fedkeel reproduce gel/table2 --dry-run
   fedkeel reproduce gel/table2 --panel "Synthetic, tuned"
   fedkeel reproduce ghbm/fig1 --compile --out docs/results
+  fedkeel reproduce ghbm/fig1 --arm FedAvg --arm FedHBM --seeds 1 --out docs/results
   fedkeel reproduce --index --out docs/results
 
 Runs are kept below --runs; a stopped study is continued. A finished run becomes one small file below --out, which is
@@ -33,6 +34,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="the tables and figures there are")
     parser.add_argument("--index", action="store_true", help="write all pages again from the records in --out")
     parser.add_argument("--panel", action="append", metavar="PANEL", help="only this one; may be given several times")
+    parser.add_argument("--arm", action="append", metavar="ARM", help="only this one; may be given several times")
     parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds; the others can follow")
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
     parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
@@ -85,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--engine must be ray here, as in ray:address=auto. Got {arguments.engine!r} instead.")
     messages = Console(stderr=True)
     whole = plan.load(arguments.name)
-    made = plan.chosen(whole, arguments.panel, arguments.seeds)
+    made = plan.chosen(whole, arguments.panel, arguments.seeds, arguments.arm)
     place = Place(made, arguments.runs, arguments.out)
     messages.print("Measuring how long a round takes ...", style="dim")
     left = estimate.left(made, place, arguments.compile, refuses=not arguments.dry_run)

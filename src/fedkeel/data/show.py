@@ -22,14 +22,22 @@ def draw(task: Task, console: Console) -> None:
     data, held, sizes = task.data, holdings(task.data), np.diff(task.data.offsets)
     lines = [f"{task.spec or task.name}: {describe(data)}"]
     if held is not None:
-        own = (held > 0).sum(1)
-        lines.append(
-            f"a client holds {own.min()} to {own.max()} of {held.shape[1]} labels, {own.mean():.1f} on average"
-        )
+        lines.append(label_range((held > 0).sum(1), held.shape[1]))
         lines.append("labels by client (left to right); darker: a larger share of the client's samples")
         lines += shaded(held, console.width)
     lines.append("samples per client")
     console.print("\n".join([*lines, *bars(sizes)]), markup=False, highlight=False)
+
+
+def label_range(own: NDArray[np.int64], labels: int) -> str:
+    """How many of the labels a client holds.
+
+    >>> label_range(np.array([1, 2, 2]), 10), label_range(np.array([2, 2]), 2)
+    ('a client holds 1 to 2 of 10 labels, 1.7 on average', 'every client holds 2 of 2 labels')
+    """
+    if own.min() == own.max():
+        return f"every client holds {own.min()} of {labels} labels"
+    return f"a client holds {own.min()} to {own.max()} of {labels} labels, {own.mean():.1f} on average"
 
 
 def shaded(held: NDArray[np.int64], terminal: int = 80) -> list[str]:

@@ -215,10 +215,12 @@ def load(name: str) -> Plan:
         raise InputError(f"The file of {name} cannot be read: {error}.") from error
 
 
-def chosen(plan: Plan, names: Sequence[str] | None, seeds: int | None = None) -> Plan:
+def chosen(
+    plan: Plan, names: Sequence[str] | None, seeds: int | None = None, arms: Sequence[str] | None = None
+) -> Plan:
     """The plan with these panels, and those they take their rates from; by default all but those marked as not run.
 
-    seeds: only so many, the first ones.
+    seeds: only so many, the first ones. arms: only these, in the panels that have one of them.
     """
     check(seeds is None or seeds in REPEATS, "reproduce", "seeds", str(REPEATS), seeds)
     known = {panel.name: panel for panel in plan.panels}
@@ -230,7 +232,26 @@ def chosen(plan: Plan, names: Sequence[str] | None, seeds: int | None = None) ->
     if not wanted:
         raise InputError(f"Every panel of {plan.name} is marked as not run; choose one with --panel.")
     panels = [replace(panel, seeds=panel.seeds[:seeds]) for panel in plan.panels if panel.name in wanted]
+    if arms is not None:
+        there = dict.fromkeys(chain.from_iterable(panel.arms for panel in panels))
+        for arm in arms:
+            if arm not in there:
+                raise unknown(f"arm of {plan.name}", arm, there)
+        panels = [_with_arms(panel, arms) for panel in panels if not panel.arms.keys().isdisjoint(arms)]
     return replace(plan, panels=panels)
+
+
+def _with_arms(panel: Panel, names: Sequence[str]) -> Panel:
+    """The panel with these arms alone, the one whose quality is the target, and what is said of them."""
+    arms = {name: arm for name, arm in panel.arms.items() if name in (*names, panel.quality_of)}
+    claims = [claim for claim in panel.claims if claim.arm in arms and claim.than in arms]
+    return replace(
+        panel,
+        arms=arms,
+        claims=[replace(claim, control=claim.control if claim.control in arms else None) for claim in claims],
+        controls=[name for name in panel.controls if name in arms],
+        paper={name: value for name, value in panel.paper.items() if name in arms},
+    )
 
 
 def contents() -> dict[str, Any]:
