@@ -13,6 +13,7 @@ import pytest
 ATTACK = Path(__file__).parents[1] / "attack"
 
 
+@pytest.mark.extra  # slow
 @pytest.mark.parametrize(
     "words",
     [

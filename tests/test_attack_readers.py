@@ -1,4 +1,4 @@
-"""A short part of the fuzz of all readers of data sets, always on."""
+"""A short part of the fuzz of all readers of data sets, in make test-all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ATTACK = Path(__file__).parents[1] / "attack"
 
 
+@pytest.mark.extra  # slow
 def test_damaged_files_of_every_format_are_read_or_refused_in_one_line(tmp_path):
     command = [sys.executable, str(ATTACK / "run.py"), "--only", "read", "--cases", "7", "--seconds", "1200"]
     command += ["--keep", str(tmp_path / "work"), "--json", str(tmp_path / "counts.json")]
