@@ -36,6 +36,7 @@ TRIED = {  # what a page tries, where that is not a comparison with FedAvg
     "scalefl": "fmnist fedavg:level=1 heterofl scalefl --rounds 30",  # its model has early exits
 }
 OTHER_RESULTS = {"no-tuning": ("DeltaSGD and FATHOM on LEAF Synthetic", ("deltasgd", "fathom"))}  # of no paper's table
+OURS = {"../CHANGELOG.md": "changelog.md", "../CONTRIBUTING.md": "contributing.md"}
 UNFILLED = ("SETTINGS", "--8", "SharedConfig.", "RunConfig.")  # settings, included files, defaults
 
 
@@ -45,6 +46,7 @@ def on_files(files: Files, config: Any) -> Files:
 
     changes = (ROOT / "CHANGELOG.md").read_text()
     pages = {"algorithms/index.md": overview(), "api.md": reference(), "changelog.md": changes}
+    pages["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text()
     studies = studies_by_name()
     for name in recipes.KNOWN:
         pages[f"algorithms/{name}.md"] = algorithm_page(name, studies.get(name, []))
@@ -61,8 +63,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         place = os.path.normpath(Path(page.file.src_uri).parent / target)
         if not target or re.match(r"[a-z]+:", target) or files.get_file_from_path(place) is not None:
             return found[0]
-        if place == "../CHANGELOG.md":  # a page of the site, too
-            return f"[{text}]({os.path.relpath('changelog.md', Path(page.file.src_uri).parent)})"
+        if place in OURS:  # a page of the site, too
+            return f"[{text}]({os.path.relpath(OURS[place], Path(page.file.src_uri).parent)})"
         name = os.path.normpath(Path("docs") / place)
         return f"`{name}`" if name == text.strip("`./") else f"{text} (`{name}`)"
 
@@ -125,29 +127,32 @@ def command(name: str, text: str) -> str:
 
 
 def result(study: str, name: str) -> str:
-    """A study's title, linked, and below it what its page says first, and its verdicts on claims about this name."""
+    """A study's title, linked, and below it its verdicts on claims about this name; where there are none, what the
+    study's page says first.
+    """
     title, _, *said = (ROOT / "docs" / "results" / f"{study}.md").read_text().splitlines()
     after = dropwhile(lambda line: not line.startswith("- "), said)
-    found = [*takewhile(str.strip, after), *verdicts(said, labels(study, name))]
+    found = verdicts(said, labels(study, name)) or list(takewhile(str.strip, after))
     head = f"- [{study}](../results/{study}.md): {title.removeprefix('# ')}"
     return "\n".join([head, *(f"    {line}" for line in found)])
 
 
-def labels(study: str, name: str) -> set[str]:
-    """What a study calls the arms that end in this name: `gel` in `fedavgcm+gel`."""
+def labels(study: str, name: str) -> dict[str, str]:
+    """What a study calls the arms that end in this name, and their algorithms: `gel` in `fedavgcm+gel`."""
     arms = [pair for panel in plan.load(study).panels for pair in panel.arms.items()]
-    return {label for label, arm in arms if grammar.parse(arm.run)[-1][0] == name}
+    return {label: arm.run for label, arm in arms if grammar.parse(arm.run)[-1][0] == name}
 
 
-def verdicts(lines: list[str], labels: set[str]) -> list[str]:
-    """The claims of a results page that begin with one of these labels, each with its panel and its verdict."""
+def verdicts(lines: list[str], labels: dict[str, str]) -> list[str]:
+    """The claims of a results page about one of these arms, each with its panel, algorithm, gain and verdict."""
     panel, judged, found = "", False, []
     for line in lines:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         panel = line.removeprefix("### ") if line.startswith("### ") else panel
         judged = line.startswith("| claim |") or (judged and line.startswith("|"))
-        if judged and any(re.match(rf"{re.escape(label)} (needs|is)\b", cells[0]) for label in labels):
-            found.append(f"- {panel}: {cells[0]}: {cells[-1]}")
+        for label, run in labels.items():
+            if judged and re.match(rf"{re.escape(label)} (needs|is)\b", cells[0]):
+                found.append(f"- {panel}: {cells[0]} (`{run}`): {cells[2]}, {cells[-1]}")
     return found
 
 

@@ -203,14 +203,14 @@ def test_every_warning_of_an_algorithm_is_given() -> None:
     assert "= 1.718 >= 1" in unknown and "use beta=0.69 or less" in unknown
     assert legal.warnings_of(fk.algorithm("fedhbm:beta=0.69"), 1.0, float("inf")) == []
     (elapsed,) = legal.warnings_of(fk.algorithm("fedhbm:scale=elapsed"), 0.1, 8)
-    assert elapsed.endswith("use beta=0.72 or less.")  # its s is 1 whatever the cohort
+    assert "in two successive rounds has s = 1" in elapsed and elapsed.endswith("or beta=0.72 or less.")
 
 
 @pytest.mark.parametrize("text", ["fedhbm:beta=9", "fedhbm:beta=1.2", "fedhbm:beta=9,scale=elapsed"])
 @pytest.mark.parametrize("participation", [0.1, 0.3, 0.6, 1.0])
 def test_the_beta_that_a_warning_of_fedhbm_proposes_is_not_warned_of(text: str, participation: float) -> None:
     for warning in legal.warnings_of(fk.algorithm(text), participation, 8):
-        beta = warning.partition("use beta=")[2].split()[0]
+        beta = warning.partition("beta=")[2].rpartition("beta=")[2].split()[0]
         scale = "elapsed" if "elapsed" in text else "participation"
         assert legal.warnings_of(fk.algorithm(f"fedhbm:beta={beta},scale={scale}"), participation, 8) == []
 

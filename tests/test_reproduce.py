@@ -376,7 +376,7 @@ def test_a_tuned_study_that_is_done_has_nothing_left_and_needs_no_data(tmp_path:
     made = tiny(arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9, seeds=[3, 1])
     run(made, tmp_path)
     monkeypatch.setattr(Study, "made_task", lambda self: pytest.fail("the data were read"))
-    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    (left,) = estimate.left(made, Place(made, tmp_path))
     assert left.runs == [] and left.known == 1
 
 
@@ -405,6 +405,9 @@ def test_missing_data_stop_a_study_before_anything_is_run(tmp_path: Path, monkey
     assert main(["reproduce", "gel/table2", *panels, "--dry-run", "--json"]) == 0  # the other panels are estimated
     first, second = json.loads(capsys.readouterr().out)["panels"]
     assert first["hours"] > 0 and (second["to run"], second["hours"]) == (15, None)
+    assert main(["reproduce", "gel/table2", *panels[2:], "--dry-run"]) == 0  # without an estimate there are no hours
+    said = capsys.readouterr().out
+    assert "Not estimated" in said and "hours on this machine" not in said
 
 
 def test_what_is_marked_as_not_run_is_run_only_by_name():
@@ -417,9 +420,8 @@ def test_what_is_marked_as_not_run_is_run_only_by_name():
         plan.chosen(made, ["three"])
     text = page.page(made, [Measured(made.panels[0])])
     assert "Not run: no time. About 3 hours on two cores." in text
-    assert (
-        "\nThe paper's figures: " + "; ".join(f"{arm} {value}" for arm, value in made.panels[0].paper.items()) in text
-    )
+    for name, arm in made.panels[0].arms.items():
+        assert f"| {name} | `{arm.run}` |  | {made.panels[0].paper.get(name, '')} |" in text
 
 
 def test_some_arms_of_a_panel_run_alone_and_the_others_follow(tmp_path: Path):
@@ -440,12 +442,12 @@ def test_some_arms_of_a_panel_run_alone_and_the_others_follow(tmp_path: Path):
 def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path: Path):
     made = tiny(seeds=[3, 1])
     place = Place(made, tmp_path)
-    (left,) = estimate.left(made, place, compile=False)
+    (left,) = estimate.left(made, place)
     assert (
         (len(left.runs), left.known) == (3, 0) and left.seconds > 0 and left.steps > 0 and not list(tmp_path.iterdir())
     )
     run(made, tmp_path)
-    (left,) = estimate.left(made, place, compile=False)
+    (left,) = estimate.left(made, place)
     assert (len(left.runs), left.known, left.seconds) == (0, 3, 0)
 
 
@@ -453,7 +455,7 @@ def test_every_arm_has_its_own_costs_and_asynchronous_ones_their_own_rounds(tmp_
     arms = {"short": {"run": "fedavg", "budget": "2"}, "long": {"run": "fedavg", "budget": "20"}, "async": "fedbuff"}
     made = tiny(arms=arms, controls=[], paper={}, claims=[], fleet="phones", sim_seconds=200.0, eval_every="20s",
                 target=None, metric="last", heading="ours", seeds=[3, 1])  # fmt: skip
-    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    (left,) = estimate.left(made, Place(made, tmp_path))
     assert left.costs["long"].steps == 10 * left.costs["short"].steps
     (measured,) = run(made, tmp_path)
     for wanted in left.runs:
@@ -467,7 +469,7 @@ def test_the_time_left_is_that_of_runs_that_are_not_known(tmp_path: Path):
     run(tiny(seeds=[3, 1]), tmp_path)
     place = Place(made, tmp_path)
     text = io.StringIO()
-    with Progress(estimate.left(made, place, compile=False), Console(file=text, width=200)) as progress:
+    with Progress(estimate.left(made, place), Console(file=text, width=200)) as progress:
         total = progress.total
         list(carry_out(made, place, progress.row))
     assert progress.total == total and progress.done == pytest.approx(total)
@@ -477,7 +479,7 @@ def test_the_time_left_is_that_of_runs_that_are_not_known(tmp_path: Path):
 def test_a_panel_can_have_devices_and_end_by_the_clock(tmp_path: Path):
     made = tiny(fleet="phones", sim_seconds=60.0, eval_every="20s", target=None, metric="last", paper={},
                 heading="ours", shows=["sim_seconds"])  # fmt: skip
-    (left,) = estimate.left(made, Place(made, tmp_path), compile=False)
+    (left,) = estimate.left(made, Place(made, tmp_path))
     assert left.seconds > 0 and left.rounds_of(left.runs[0]) > 1
     (measured,) = run(made, tmp_path)
     assert all(history[-1]["sim_seconds"] >= 60 for history in measured.histories("gel"))
@@ -513,6 +515,7 @@ def test_the_index_separates_the_headings(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == text
     for title in HEADINGS.values():
         assert f"## {title}" in text
+    assert "| GHBM and FedHBM | - | - | - | 20 |" in text  # without records
     not_run = text.split("## Not run")[1]  # whatever its heading is to be
     table2 = "[GEL, Figure 3, Figure 5, Table II, Figure 6, Figure 9](gel/table2.md)"
     assert f"{table2} | Synthetic, tuned | planned, at the paper's setting |" in not_run

@@ -63,7 +63,8 @@ ADVICE: dict[str, Advice] = {
     "mimelitemom": Advice("you would use mimelite, with momentum on the server", "mimelite is no good choice either"),
     "fedcm": Advice(
         "few of many clients take part and may keep nothing: the server sends the last global direction",
-        "data differ so much that the last cohort's direction misleads the next one; ghbm averages over more rounds",
+        "data differ so much that the last cohort's direction misleads the next one: ghbm averages over more rounds "
+        "(with tau=1, beta=1-alpha and alpha times the rate it is fedcm)",
     ),
     "fedadc": Advice(
         "you would use fedcm, with the direction also in the server's own momentum",
@@ -71,7 +72,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "ghbm": Advice(
         "clients hold different labels and few take part: momentum over tau rounds sees them all, with no client state",
-        "cohorts change with time so that clients of tau rounds ago no longer stand for the rest",
+        "the clients that take part change with time: the last tau rounds then do not represent all of them",
     ),
     "localghbm": Advice("you would use ghbm, and clients can keep a model: nothing more is sent", STATEFUL),
     "fedhbm": Advice(

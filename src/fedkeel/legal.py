@@ -145,7 +145,7 @@ def _refuse_bypasses(algorithm: Algorithm) -> None:
     for rule in algorithm.rules:
         if sent := bypass(rule):
             raise InputError(
-                f"Clients of {rule.slot} also send {sent}, which a bad client could use to get around the {name}; "
+                f"Clients of {rule.slot} also send {sent}, which a bad client could use to bypass {name}; "
                 f"use {name} with an algorithm that reads updates alone, such as fedavgm, fedprox or ghbm."
             )
 

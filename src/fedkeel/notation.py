@@ -31,11 +31,11 @@ GEL_PAPERS = (
 )
 GHBM_PAPER = (
     "Zaccone, Masone & Ciccone, Communication-Efficient Heterogeneous Federated Learning with Generalized Heavy-Ball "
-    "Momentum (arXiv 2311.18578; TMLR 2025)"
+    "Momentum (arXiv 2311.18578; TMLR 2025); the authors' code: github.com/RickZack/GHBM, commit 41da4a9"
 )
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
 WIDTHS_PAPER = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
-SCALE = "s = C, or 1 / (t - t_i) with scale=elapsed"
+SCALES = {"participation": "s = C", "elapsed": "s = 1 / (t - t_i)"}
 SCALE_DEPARTS = "The text scales by the rounds elapsed (scale=elapsed); s = C is what the authors' code does."
 
 
@@ -121,6 +121,23 @@ def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
     }
 
 
+def _localghbm(rule: rules.LocalGHBM, algorithm: Algorithm) -> Lines:
+    return {
+        "start": f"M_i <- s (x - a_i)        ({SCALES[rule.scale]}; 0 at the first visit)",
+        "step": "y <- y + (beta / J_i) M_i",
+        "finish": "a_i <- x",
+    }
+
+
+def _fedhbm(rule: rules.FedHBM, algorithm: Algorithm) -> Lines:
+    first = {"none": "d = 0", "shared": "a_i = x_0", "random": "a_i is a draw of the initialiser"}[rule.first]
+    return {
+        "gradient": f"d <- y - a_i        (first visit: {first})",
+        "step": f"y <- y + (beta s / J_i) d        ({SCALES[rule.scale]})",
+        "finish": "a_i <- y",
+    }
+
+
 def _fathom(rule: rules.Fathom, algorithm: Algorithm) -> Lines:
     paper = rule.eq12 == "paper"
     after = "phi_i <- min(phi_i, cos(gradient at y on the first batch, x - y))"
@@ -200,28 +217,11 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         GHBM_PAPER,
         _ghbm,
         server=("the last tau models",),
+        traffic="M is sent from the round on in which it is not 0",
         departs="The text does not define M while t <= tau; warmup=zero is what the authors' code does.",
     ),
-    rules.LocalGHBM: Explained(
-        GHBM_PAPER,
-        {
-            "start": f"M_i <- s (x - a_i)        ({SCALE}; 0 at the first visit)",
-            "step": "y <- y + (beta / J_i) M_i",
-            "finish": "a_i <- x",
-        },
-        client=("a_i", "t_i"),
-        departs=SCALE_DEPARTS,
-    ),
-    rules.FedHBM: Explained(
-        GHBM_PAPER,
-        {
-            "gradient": "p <- y - a_i        (first visit: p = 0; first=shared: a_i = x_0; first=random: a draw)",
-            "step": f"y <- y + (beta s / J_i) p        ({SCALE})",
-            "finish": "a_i <- y",
-        },
-        client=("a_i", "t_i"),
-        departs=SCALE_DEPARTS,
-    ),
+    rules.LocalGHBM: Explained(GHBM_PAPER, _localghbm, client=("a_i", "t_i"), departs=SCALE_DEPARTS),
+    rules.FedHBM: Explained(GHBM_PAPER, _fedhbm, client=("a_i", "t_i"), departs=SCALE_DEPARTS),
     rules.FedCM: Explained(
         "Xu et al. 2021, FedCM (arXiv 2106.10874)",
         {
@@ -272,11 +272,12 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         client=("previous",),
     ),
     rules.Fathom: Explained(
-        "Kan 2022, Federated hypergradient descent",
+        "Kan 2022, Federated hypergradient descent; the author's code: github.com/andrewkkan/fathom, commit eda4191",
         _fathom,
         server=("s", "lr", "epochs", "batch", "h", "phi"),
         departs="The text has floor(E n_i / B) steps (steps=floor); ceil is what the author's code does.\n"
-        "Equation 12 has a factor lr and leaves out the last gradient (eq12=paper); the code does neither.\n"
+        "Equation 12 compares a gradient with the sum of those before it and has a factor lr (eq12=paper).\n"
+        "The sum of the author's code includes the gradient itself, and there is no such factor.\n"
         "lr, E and B are kept within bounds (*_min and *_max), the upper ones as in the code; the text has none.",
     ),
     rules.Schedule: Explained(formulas=_schedule),
@@ -374,7 +375,8 @@ OPTIMIZERS_EXPLAINED: dict[type[Optimizer], ExplainedOptimizer] = {
     ),
     DeltaSGD: ExplainedOptimizer(
         partial(_self_tuned, size=_curvature),
-        "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201)",
+        "Kim et al. 2023, Adaptive federated learning with auto-tuned clients (arXiv 2306.11201); the authors' code: "
+        "github.com/jlylekim/auto-tuned-FL, commit 15ba33c",
         "The text takes a round's first step with eta_0 (first_step=eta0); the authors' code lets it grow first.\n"
         "gamma = 2 and eps = 1e-8 are the code's; the text gives delta, eta_0 and theta_0.",
     ),

@@ -224,13 +224,18 @@ def _warn_ghbm(rule: rules.GHBM, algorithm: Algorithm, participation: float, ste
 def _warn_fedhbm(rule: rules.FedHBM, algorithm: Algorithm, participation: float, steps: float) -> str | None:
     s = participation if rule.scale == "participation" else 1.0
     k = math.expm1(steps * math.log1p(rule.beta * s / steps)) if math.isfinite(steps) else math.expm1(rule.beta * s)
+    if k >= 1 and rule.scale == "elapsed":
+        return (
+            f"FedHBM with beta={rule.beta:g}, scale=elapsed: a client that takes part in two successive rounds has "
+            f"s = 1 and k = (1 + beta s/J)^J - 1 = {k:.3f} >= 1, so its deviation from the others grows at such "
+            f"a visit; use scale=participation, or beta={_calm(s, steps, 1.0):g} or less."
+        )
     if k >= 1:
-        by_cohort = rule.scale == "participation"
-        both = participation / (1 - participation) if by_cohort and participation < 0.5 else 1.0  # k (1/C - 1) < 1, too
-        calm, smaller = _calm(s, steps, both), ", or a smaller cohort" if by_cohort else ""
+        both = participation / (1 - participation) if participation < 0.5 else 1.0  # k (1/C - 1) < 1, too
         return (
             f"FedHBM with beta={rule.beta:g}, s={s:g}: k = (1 + beta s/J)^J - 1 = {k:.3f} >= 1, so a client's "
-            f"deviation from the others grows at every visit; use beta={calm:g} or less{smaller}."
+            f"deviation from the others grows at every visit; use beta={_calm(s, steps, both):g} or less, or a "
+            "smaller cohort."
         )
     cyclic = k * (1 / participation - 1)
     if cyclic >= 1 and rule.scale == "participation":

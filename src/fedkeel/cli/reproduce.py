@@ -38,6 +38,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds; the others can follow")
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
     parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
+    parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, cuda or mps")
     parser.add_argument("--engine", metavar="ray[:KEY=VALUE,...]", help="spread the runs over a cluster of Ray")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where pages and records are; default: no page")
@@ -88,14 +89,14 @@ def _run(arguments: argparse.Namespace) -> int:
     messages = Console(stderr=True)
     whole = plan.load(arguments.name)
     made = plan.chosen(whole, arguments.panel, arguments.seeds, arguments.arm)
-    place = Place(made, arguments.runs, arguments.out)
+    place = Place(made, arguments.runs, arguments.out, arguments.compile, arguments.device)
     messages.print("Measuring how long a round takes ...", style="dim")
-    left = estimate.left(made, place, arguments.compile, refuses=not arguments.dry_run)
+    left = estimate.left(made, place, refuses=not arguments.dry_run)
     if arguments.dry_run:
         _show(made, left, Console(), arguments.json)
         return 0
     with Progress(left, messages) as progress:
-        measured = list(carry_out(made, place, progress.row, arguments.compile, arguments.engine))
+        measured = list(carry_out(made, place, progress.row, arguments.engine))
     if arguments.out is not None:
         all_panels = list(read(whole, place))  # also those that were run before
         messages.print(f"Written to {index.write_page(whole, all_panels, arguments.out)}", style="dim", soft_wrap=True)
@@ -131,6 +132,9 @@ def _show(plan: Plan, left: Sequence[Left], console: Any, as_json: bool) -> None
     console.print(table)
     for why in dict.fromkeys(one.missing for one in left if one.missing):
         console.print(f"Not estimated: {why}", soft_wrap=True)
+    if all(one.missing for one in left):
+        console.print("Nothing was run.")
+        return
     hours = sum(one.seconds for one in left if not one.missing) / 3600
     grids = any(arm.tuned for one in left for arm in one.panel.arms.values())
     more = " Grids whose best value is at an edge are extended, which takes longer." if grids else ""

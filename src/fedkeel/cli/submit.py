@@ -113,9 +113,10 @@ def _reproduce(wanted: argparse.Namespace, arguments: argparse.Namespace) -> int
 
     if wanted.name is None:
         raise InputError("Give the name of a table or figure: fedkeel submit slurm -- reproduce gel/table2.")
-    made = plan.chosen(plan.load(wanted.name), wanted.panel, wanted.seeds)
+    made = plan.chosen(plan.load(wanted.name), wanted.panel, wanted.seeds, wanted.arm)
     folders = {"runs": str(wanted.runs.resolve()), "out": None if wanted.out is None else str(wanted.out.resolve())}
-    about = {"name": wanted.name, "seeds": wanted.seeds, "compile": wanted.compile, **folders}
+    given = {"name": wanted.name, "seeds": wanted.seeds, "arms": wanted.arm}
+    about = given | {"compile": wanted.compile, "device": wanted.device, **folders}
     out = wanted.runs / made.name
     jobs = [{"panel": panel.name} for panel in made.panels]
     submit.submit(out, jobs, {"reproduce": about}, arguments.where, _asked(arguments), arguments.retries)

@@ -95,10 +95,10 @@ def _panel(about: dict[str, Any], panel: str) -> str:
     from .reproduce import plan
     from .reproduce.carry_out import Place, carry_out
 
-    made = plan.chosen(plan.load(about["name"]), [panel], about["seeds"])
+    made = plan.chosen(plan.load(about["name"]), [panel], about["seeds"], about["arms"])
     records = None if about["out"] is None else Path(about["out"])
-    place = Place(made, Path(about["runs"]), records)
-    return f"{len(list(carry_out(made, place, lambda wanted, row: None, about['compile'])))} panel done"
+    place = Place(made, Path(about["runs"]), records, about["compile"], about["device"])
+    return f"{len(list(carry_out(made, place, lambda wanted, row: None)))} panel done"
 
 
 def states(out: Path) -> list[tuple[str, str]]:

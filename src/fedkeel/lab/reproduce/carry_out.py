@@ -64,10 +64,13 @@ class Lazy:
 class Place:
     """Where runs are made and where their records are.
 
-    runs: the run directories. records: the small files; None: beside the runs.
+    runs: the run directories. records: the small files; None: beside the runs. compile, device: as `train` has them.
     """
 
-    def __init__(self, plan: Plan, runs: Path, records: Path | None = None) -> None:
+    def __init__(
+        self, plan: Plan, runs: Path, records: Path | None = None, compile: bool = False, device: str = "cpu"
+    ) -> None:
+        self.compile, self.device = compile, device
         runs = runs.resolve()  # also for processes elsewhere
         records = None if records is None else records.resolve()
         self.runs = runs / plan.name
@@ -82,6 +85,7 @@ class Place:
 
     def run(self, wanted: Wanted, task: Lazy, watch: Watch) -> Record:
         """Read, resume or run it."""
+        wanted = wanted.on(self.compile, self.device)
         record = self.known(wanted)
         if record is None:
             folder = self.runs / wanted.place
@@ -102,9 +106,7 @@ class Place:
         return record
 
 
-def carry_out(
-    plan: Plan, place: Place, watch: Watch, compile: bool = False, engine: str | None = None
-) -> Iterator[Measured]:
+def carry_out(plan: Plan, place: Place, watch: Watch, engine: str | None = None) -> Iterator[Measured]:
     """Run the panels one after the other, in each one seed after the other; with an engine such as "ray", all runs that
     do not depend on others side by side.
     """
@@ -114,11 +116,11 @@ def carry_out(
             task = Lazy(panel)
 
             def run(wanted: Wanted, task: Lazy = task) -> Record:
-                return place.run(wanted.compiled(compile), task, watch)
+                return place.run(wanted, task, watch)
 
             def ahead(some: Sequence[Wanted], panel: Panel = panel) -> None:
                 if engine is not None:
-                    _side_by_side(engine, place, panel, [wanted.compiled(compile) for wanted in some], watch)
+                    _side_by_side(engine, place, panel, some, watch)
 
             yield _measure(panel, choices, run, ahead)
 

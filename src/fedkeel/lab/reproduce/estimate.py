@@ -62,14 +62,14 @@ class Left:
         return round(sum(self.costs[wanted.arm].steps * self.rounds_of(wanted) for wanted in self.runs))
 
 
-def left(plan: Plan, place: Place, compile: bool, refuses: bool = True) -> list[Left]:
+def left(plan: Plan, place: Place, refuses: bool = True) -> list[Left]:
     """Of every panel what is left. What cannot run here, such as a task without its data, is refused or noted."""
-    return [_left(measured, place, compile, refuses) for measured in read(plan, place)]
+    return [_left(measured, place, refuses) for measured in read(plan, place)]
 
 
-def _left(measured: Measured, place: Place, compile: bool, refuses: bool) -> Left:
+def _left(measured: Measured, place: Place, refuses: bool) -> Left:
     panel = measured.panel
-    wanted = [run.compiled(compile) for run in all_runs(panel, measured.choices)]
+    wanted = [run.on(place.compile, place.device) for run in all_runs(panel, measured.choices)]
     todo = [run for run in wanted if place.known(run) is None]
     found = Left(panel, todo, len(wanted) - len(todo))
     open_grids = {arm.name for arm in panel.arms.values() if arm.tuned} - set(measured.choices)  # may be extended

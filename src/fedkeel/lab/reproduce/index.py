@@ -17,7 +17,7 @@ from .verdict import counted, judge, per_seed
 
 INTRODUCTION = """# Results
 
-The tables and figures of the five papers, as far as they were run on two cores, under one of four headings:
+Panels of the five papers' tables and figures, by how close to the paper they were run, on two cores:
 
 - **At the paper's setting**: its data, model, partition, cohort, local work and rounds.
 - **Near the paper's setting**: its model, partition rule, cohort, local work and at least half of its rounds, on data
@@ -50,21 +50,40 @@ def write_index(out: Path) -> str:
         studies[name] = plan, list(read(plan, Place(plan, out, out)))
         write_page(*studies[name], out)
     contents = plans.contents()
-    lines = [INTRODUCTION]
+    first, second = INTRODUCTION.split("\n\n- ", 1)
+    lines = [first, "", *_overview(contents, studies), "", f"- {second}"]
     for heading, title in HEADINGS.items():
         lines += ["", f"## {title}", "", *_table(heading, contents, studies)]
     lines += ["", "## Not experiments, or without a study", ""]
     for paper in contents.values():
         without = [one for one in paper["items"] if "why" in one]
         lines += [f"- {paper['short']}, {one['item']} ({one['what']}): {one['why']}" for one in without]
-    first, rest = (verdict.__doc__ or "").strip().split(". ", 1)
-    lines += ["", "## How a verdict is reached", "", f"{first}.", rest, "", "## Other studies", ""]
+    question, rule = (verdict.__doc__ or "").strip().split(". ", 1)
+    lines += ["", "## How a verdict is reached", "", f"{question}.", rule, "", "## Other studies", ""]
     pages = sorted(file for file in out.glob("*.md") if file.stem not in ("README", *studies))
     lines += [f"- [{file.read_text().splitlines()[0].removeprefix('# ')}]({file.name})" for file in pages]
     text = "\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "README.md", text)
     return text
+
+
+def _overview(contents: dict[str, Any], studies: dict[str, Study]) -> list[str]:
+    """How many panels of each paper have runs, below which heading, and how many have none."""
+    headings = [heading for heading in HEADINGS if heading != "ours"]
+    titles = ["panels of", *(HEADINGS[heading].lower() for heading in headings)]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for paper in contents.values():
+        names = {one["study"] for one in paper["items"] if "study" in one}
+        found = [heading_of(one) for name in names for one in studies[name][1]]
+        if "ours" not in found:
+            lines.append(f"| {paper['title']} | {' | '.join(str(found.count(one) or '-') for one in headings)} |")
+    return lines
+
+
+def heading_of(measured: Measured) -> str:
+    """The heading that a panel stands below: without a run, it is not run."""
+    return measured.panel.heading if measured.arms else "not run"
 
 
 def _table(heading: str, contents: dict[str, Any], studies: dict[str, Study]) -> list[str]:
@@ -80,7 +99,7 @@ def _table(heading: str, contents: dict[str, Any], studies: dict[str, Study]) ->
             items.setdefault(one.get("study", ""), []).append(one["item"])
         for name, (_, measured) in studies.items():
             for one in measured:
-                if name in items and heading == ("not run" if not one.arms else one.panel.heading):
+                if name in items and heading == heading_of(one):
                     where = f"[{paper['short']}, {', '.join(items[name])}]({name}.md)"
                     lines.append(f"| {where} | {one.panel.name} | {_answer(one)} |")
     return lines if len(lines) > 2 else ["None yet."]

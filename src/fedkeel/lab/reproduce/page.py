@@ -111,15 +111,16 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
     lines = [f"{settings(panel)}.", *([f"Differs from the paper: {panel.differs}."] if panel.differs else []), ""]
     if panel.heading == "not run":
         hours = "" if panel.hours is None else f" About {panel.hours:g} hours on two cores."
-        known = "; ".join(f"{arm} {value}" for arm, value in panel.paper.items())
         return [
             *lines,
             f"Not run: {panel.why}.{hours}",
-            *(["", f"The paper's figures: {known}."] if known else []),
+            "",
+            *_planned(panel),
             "",
             *_commands(f'fedkeel reproduce {plan.name} --panel "{panel.name}"'),
         ]
-    lines += [f"| {UNITS[panel.metric]} | algorithm | paper | ours | by seed |", "|---|---|---|---|---|"]
+    paper = "paper" if panel.differs is None else "paper, at its own setting"
+    lines += [f"| {UNITS[panel.metric]} | algorithm | {paper} | ours | by seed |", "|---|---|---|---|---|"]
     lines += [_arm_line(measured, name) for name in panel.arms]
     if curves(measured) is not None:
         place = f"{plan.name.rpartition('/')[2]}/{panel.folder}.svg"
@@ -134,6 +135,16 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
         again += [command(panel, text, arm.budget) for text in texts_of(arm, measured.choices)
                   if arm.take == "best" and name in measured.arms]  # fmt: skip
     return [*lines, "", *_commands(*again), "", *_provenance(measured)]
+
+
+def _planned(panel: Panel) -> list[str]:
+    """What would be run, and the paper's figures."""
+    lines = [f"| {UNITS[panel.metric]} | algorithm | best of | paper |", "|---|---|---|---|"]
+    for name, arm in panel.arms.items():
+        values = "; ".join(f"{key} {', '.join(map(str, some))}" for key, some in arm.values.items())
+        budget = f", budget {arm.budget}" if arm.budget else ""
+        lines.append(f"| {name} | `{arm.run}`{budget} | {values} | {panel.paper.get(name, '')} |")
+    return lines
 
 
 def _commands(*lines: str) -> list[str]:

@@ -61,9 +61,9 @@ class Wanted:
                 other = f"its {name} is {known[name]!r}, not {value!r}"
                 raise InputError(f"{file} belongs to another run: {other}. Remove it to run again.")
 
-    def compiled(self, compile: bool) -> Wanted:
-        """The same run, with or without compiled kernels."""
-        return replace(self, study=replace(self.study, compile=compile))
+    def on(self, compile: bool, device: str) -> Wanted:
+        """The same run, with or without compiled kernels, on this device."""
+        return replace(self, study=replace(self.study, compile=compile, device=device))
 
 
 @dataclass(frozen=True)
