@@ -152,7 +152,7 @@ def verdicts(lines: list[str], labels: dict[str, str]) -> list[str]:
         judged = line.startswith("| claim |") or (judged and line.startswith("|"))
         for label, run in labels.items():
             if judged and re.match(rf"{re.escape(label)} (needs|is)\b", cells[0]):
-                found.append(f"- {panel}: {cells[0]} (`{run}`): {cells[2]}, {cells[-1]}")
+                found.append(f"- {panel}: {cells[0]} (`{run}`): {cells[-3]}, {cells[-1]}")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -230,8 +231,46 @@ def test_the_page_shows_savings_and_courses():
     measured = made_up({"base": reaching(20, 20, 20), "gel": reaching(10, 10, 10), "long": reaching(5, 5, 5)},
                        shows=["gradients"])  # fmt: skip
     text = page.page(tiny(), [measured])
-    assert "| gel | +1.00 points | +50.0 % | +50.0 % |" in text
+    assert "| gel | base | +1.00 points | +50.0 % | +50.0 % |" in text
     assert "| gradients, base | 0 | 20 | 50 | 100 | 150 | 200 |" in text
+
+
+def test_savings_are_against_the_arm_that_a_claim_names_and_over_the_seeds_in_which_it_reached_the_target():
+    arms = {"base": reaching(10, 10, 10), "gel": reaching(20, 20, 20), "long": reaching(40, 40, 99)}
+    text = page.page(tiny(), [made_up(arms, claims=[{"better": "gel", "than": "long"}])])
+    assert "| gel | long | +1.00 points (2 of 3 seeds) | - | - |" in text
+    assert "| long | base | -89.00 points |" in text  # no claim is about it: against the first arm
+
+
+def test_a_gain_is_bounded_where_one_arm_missed_the_target_and_unknown_where_both_did():
+    for gel, base, text in (((20, 20, 99), (30, 30, 30), "at most "), ((20, 20, 20), (30, 30, 99), "at least ")):
+        (judged,) = judge(made_up({"base": reaching(*base), "gel": reaching(*gel), "long": reaching(1, 1, 1)}))
+        assert page.gain_text(judged.gain, "rounds", judged.bound).startswith(text)
+    (judged,) = judge(made_up({"base": reaching(30, 30, 99), "gel": reaching(20, 99, 20), "long": reaching(1, 1, 1)}))
+    assert page.gain_text(judged.gain, "rounds", judged.bound) == "-"
+
+
+def test_no_worse_is_undecided_where_all_rounds_are_within_the_margin():
+    claims = [{"no_worse": "gel", "than": "base", "margin": 0.1}]
+    for base, expected in ((38, "undecided"), (30, "not reproduced")):  # of 40 rounds
+        arms = {"base": reaching(base, base, base), "gel": reaching(base, base, 99), "long": reaching(1, 1, 1)}
+        (judged,) = judge(made_up(arms, claims=claims, controls=[]))
+        assert judged.verdict == expected
+
+
+def test_seeds_that_are_still_to_come_are_said_beside_a_verdict():
+    arms = {"base": reaching(30, 30, 30), "gel": reaching(20, 20), "long": reaching(1, 1, 1)}
+    (judged,) = judge(made_up(arms))
+    assert judged.verdict is not None and judged.note == "2 of 3 seeds so far"
+
+
+def test_the_committed_pages_are_what_the_records_and_files_give(tmp_path: Path):
+    committed = Path(__file__).parent.parent / "docs" / "results"
+    shutil.copytree(committed, tmp_path / "results")
+    index.write_index(tmp_path / "results")
+    for file in sorted(committed.rglob("*.md")):
+        written = (tmp_path / "results" / file.relative_to(committed)).read_text()
+        assert written == file.read_text(), f"{file.name}: fedkeel reproduce --index --out docs/results writes it anew"
 
 
 def test_curves_are_drawn_once_an_arm_has_some():
@@ -357,7 +396,9 @@ def test_the_best_of_a_grid_is_chosen_on_validation_data_and_reported_runs_train
     reported = json.loads((tmp_path / f"paper/table0/records/one/{best.replace(':', '_')}/seed-3.json").read_text())
     assert reported["settings"]["validation"] == 0
     text = page.page(made, [measured])
-    assert "Tuned on seed 9, 2 rounds by validation accuracy" in text and "every combination" in text
+    assert (
+        "Tuned on seed 9, 2 rounds, evaluated every 1, by validation accuracy" in text and "every combination" in text
+    )
 
 
 def test_a_winner_at_the_edge_extends_the_grid_at_most_three_times(tmp_path: Path):

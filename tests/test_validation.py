@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.conformance import toy, toy_world
+from fedkeel.data.partition import dirichlet_repeated
 from fedkeel.lab.report import replay
 from fedkeel.lab.report.runs import Reader
 from fedkeel.run.facts import base_rate
@@ -31,6 +34,27 @@ def test_every_client_gives_the_floor_of_its_share_and_keeps_at_least_one_sample
     together = sorted(split.x.flatten().tolist() + split.validation[0].flatten().tolist())
     assert together == x.flatten().tolist()
     assert torch.equal(split.x, data.held_out(share, seed).x)
+
+
+def test_no_copy_of_a_held_out_sample_is_trained_on():
+    y = np.repeat(np.arange(4), 100)
+    deal = partial(dirichlet_repeated, clients=8, alpha=0.5, samples=60)
+    data = fk.FederatedData.from_arrays(torch.arange(400.0)[:, None], y, deal)
+    assert len(data.x.unique()) < len(data.x)  # some clients hold the same sample
+    tested = data.held_out(0.2, part="client_test")
+    assert np.diff(tested.client_test_offsets).tolist() == [12] * 8
+    both = tested.held_out(0.1)
+    for part in (both.client_test, both.validation):
+        assert not set(part[0].flatten().tolist()) & set(both.x.flatten().tolist())
+    assert both.sizes(range(8)).min() > 0 and both.sources.tolist() == both.x.flatten().tolist()
+
+
+def test_a_client_that_holds_only_copies_of_held_out_samples_is_named():
+    data = fk.FederatedData.from_arrays(
+        torch.zeros(2, 1), [0, 1], clients=[np.array([0, 1]), np.array([0]), np.array([1])]
+    )
+    with pytest.raises(fk.InputError, match=r"client [12] has nothing left to train on"):
+        data.held_out(0.5)
 
 
 def test_validation_samples_are_not_trained_on_and_do_not_depend_on_the_runs_seed():

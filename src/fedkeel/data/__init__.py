@@ -63,6 +63,7 @@ class FederatedData:
         self.validation: Pair | None = None  # see `held_out`
         self.client_test: Pair | None = None  # the same, with the clients' own parts in `client_test_offsets`
         self.client_test_offsets: NDArray[np.int64] | None = None
+        self.sources: NDArray[np.int64] | None = None  # which sample each row is a copy of, where some have several
         self._validate()
 
     @classmethod
@@ -88,6 +89,8 @@ class FederatedData:
             order = indices_of(held, len(x))
             made = cls(x[order], y[order], np.cumsum([0, *map(len, held)]), None, test, words, inputs)
             made.dealt = in_values(clients)
+            sources = order.numpy()
+            made.sources = sources if len(np.unique(sources)) < len(sources) else None
             return made
         ids = ids_of(held)
         if ids.ndim != 1 or not len(x) == len(y) == len(ids):
@@ -323,6 +326,7 @@ class FederatedData:
         """
         same = self._owned(np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]))
         same.x, same.y = (part[:1].expand(same.offsets[-1], *part.shape[1:]) for part in (self.x, self.y))
+        same.sources = None
         same._validate()
         return same
 
@@ -332,9 +336,9 @@ class FederatedData:
         return same
 
     def for_workers(self) -> Self:
-        """The same data without test and validation sets, which only the server needs."""
+        """The same data without what only the server needs, such as test and validation sets."""
         same = copy.copy(self)
-        same.test = same.validation = same.client_test = same.table = None
+        same.test = same.validation = same.client_test = same.table = same.sources = None
         return same
 
     def tested_on(self, samples: int) -> Self:
@@ -349,7 +353,8 @@ class FederatedData:
     def held_out(self, share: float, seed: int = 0, part: str = "validation") -> Self:
         """The same data with floor(share n_i) samples of every client kept for another use, never its last one.
 
-        Which ones depends on the seed, the client and the use alone. part: "validation", "client_test" or "test";
+        Which ones depends on the seed, the client and the use alone. Where a sample was dealt out several times, as by
+        `dirichlet_repeated`, its other copies are not trained on either. part: "validation", "client_test" or "test";
         the clients' test samples together are the test set where there is no other. What was fitted on training rows
         (`from_csv`) is fitted anew on those that are left.
 
@@ -357,20 +362,29 @@ class FederatedData:
         >>> data.held_out(0.25).sizes([0, 1]).tolist(), len(data.held_out(0.25).validation[0])
         ([8, 2], 2)
         """
-        sizes = np.diff(self.offsets)
+        sizes, what = np.diff(self.offsets), part.replace("_", " ")
         counts = kept_of(sizes, share)
         kept = np.ones(len(self.x), dtype=bool)
         owners = np.flatnonzero(counts)
         if not len(owners):
-            what = part.replace("_", " ")
             most = f"no client holds more than {sizes.max():,}, and there are {len(self):,} of them"
             raise InputError(f"A {what} share of {share:g} keeps no sample: {most}.")
         for client, generator in zip(owners, draws.generators(seed, part, 0, owners), strict=True):
             kept[self.offsets[client] + generator.permutation(sizes[client])[: counts[client]]] = False
-        train, other = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (kept, ~kept))
+        other = torch.from_numpy(np.flatnonzero(~kept))
         same = copy.copy(self)
+        if self.sources is not None:
+            kept &= ~np.isin(self.sources, self.sources[~kept])
+            same.sources = self.sources[kept]
+        train = torch.from_numpy(np.flatnonzero(kept))
         same.x, same.y = self.x[train], self.y[train]
-        same.offsets = np.concatenate([[0], np.cumsum(sizes - counts)])
+        same.offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+        if (empty := np.flatnonzero(np.diff(same.offsets) == 0)).size:
+            raise InputError(
+                f"With a {what} share of {share:g}, client {self.client_ids[empty[0]]} has nothing left to train on: "
+                "it holds copies of samples that are kept from other clients. Use a smaller share, or a partition that "
+                "gives every sample to one client."
+            )
         if part == "client_test":
             same.client_test_offsets = np.concatenate([[0], np.cumsum(counts)])
         parts = ("client_test", "test") if part == "client_test" and self.test is None else (part,)

@@ -202,8 +202,8 @@ def tuning_run(panel: Panel, arm: Line, text: str) -> Wanted:
     assert panel.tuning_seed is not None
     rounds = panel.tuning_rounds or panel.rounds
     share = VALIDATION if panel.by.startswith("validation") else 0.0
-    changes = {"rounds": rounds, "validation": share, "eval_last": None}
-    study = study_of(panel, arm, text, panel.tuning_seed, **changes)
+    evaluated = {"eval_every": panel.tuning_eval_every or panel.eval_every, "eval_last": None}
+    study = study_of(panel, arm, text, panel.tuning_seed, rounds=rounds, validation=share, **evaluated)
     return Wanted.of(study, Path(panel.folder) / "tuning", arm)
 
 

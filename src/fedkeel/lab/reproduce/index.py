@@ -113,4 +113,5 @@ def _answer(measured: Measured) -> str:
     seeds = max(len(per_seed(measured, name, panel.metric)) for name in panel.arms)
     text = counted([claim.verdict for claim in judge(measured)])
     control = controls([measured])
-    return f"{seeds} | {text}" + (f"; {control[0].lower()}{control[1:]}" if control else "")
+    many = f"{seeds} of {len(panel.seeds)}" if seeds < len(panel.seeds) else str(seeds)
+    return f"{many} | {text}" + (f"; {control[0].lower()}{control[1:]}" if control else "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from ...run.config import SharedConfig
+from ...run.history import History
 from ...world import World
 from ..compare import beyond
 from ..stats import interval
@@ -119,15 +120,15 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
             "",
             *_commands(f'fedkeel reproduce {plan.name} --panel "{panel.name}"'),
         ]
-    paper = "paper" if panel.differs is None else "paper, at its own setting"
-    lines += [f"| {UNITS[panel.metric]} | algorithm | {paper} | ours | by seed |", "|---|---|---|---|---|"]
-    lines += [_arm_line(measured, name) for name in panel.arms]
+    own, paper = panel.heading == "ours", "paper" if panel.differs is None else "paper, at its own setting"
+    titles = [_unit(panel), "algorithm", None if own else paper, "ours", "by seed"]
+    lines += table(titles, [_arm_cells(measured, name) for name in panel.arms])
     if curves(measured) is not None:
         place = f"{plan.name.rpartition('/')[2]}/{panel.folder}.svg"
         lines += ["", f"![test accuracy in percent by {axis(panel)}, mean over seeds]({place})"]
     if claims := judge(measured):
-        lines += ["", "| claim | paper's gain | our gain | gain over the control | verdict |", "|---|---|---|---|---|"]
-        lines += [_claim_line(claim) for claim in claims]
+        titles = ["claim", None if own else "paper's gain", "our gain", "gain over the control", "verdict"]
+        lines += ["", *table(titles, map(_claim_cells, claims))]
     for part in (_savings(measured), _courses(measured), _tuning(measured), _cells(measured)):
         lines += ["", *part] if part else []
     again = [f'fedkeel reproduce {plan.name} --panel "{panel.name}"']
@@ -137,14 +138,32 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
     return [*lines, "", *_commands(*again), "", *_provenance(measured)]
 
 
+def table(titles: Sequence[str | None], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of a Markdown table; a column without a title is left out.
+
+    >>> table(["arm", None, "ours"], [["GEL", 112, 137]])
+    ['| arm | ours |', '|---|---|', '| GEL | 137 |']
+    """
+    kept = [index for index, title in enumerate(titles) if title is not None]
+    lines = [[row[index] for index in kept] for row in (titles, *rows)]
+    head, *body = [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+    return [head, "|---" * len(kept) + "|", *body]
+
+
+def _unit(panel: Panel) -> str:
+    if panel.metric == "last" and panel.sim_seconds is not None:
+        return "mean test accuracy of the last quarter of the time, %"
+    return UNITS[panel.metric]
+
+
 def _planned(panel: Panel) -> list[str]:
     """What would be run, and the paper's figures."""
-    lines = [f"| {UNITS[panel.metric]} | algorithm | best of | paper |", "|---|---|---|---|"]
+    rows = []
     for name, arm in panel.arms.items():
         values = "; ".join(f"{key} {', '.join(map(str, some))}" for key, some in arm.values.items())
         budget = f", budget {arm.budget}" if arm.budget else ""
-        lines.append(f"| {name} | `{arm.run}`{budget} | {values} | {panel.paper.get(name, '')} |")
-    return lines
+        rows.append([name, f"`{arm.run}`{budget}", values, panel.paper.get(name, "")])
+    return table([_unit(panel), "algorithm", "best of", "paper"], rows)
 
 
 def _commands(*lines: str) -> list[str]:
@@ -160,14 +179,14 @@ def _provenance(measured: Measured) -> list[str]:
     return [f"{len(measured.records)} runs at commit {', '.join(commits)}, {hours:.2f} hours in all."]
 
 
-def _arm_line(measured: Measured, name: str) -> str:
-    """A line of the table; of an arm without runs, only what the paper says."""
+def _arm_cells(measured: Measured, name: str) -> list[str]:
+    """A row of the table; of an arm without runs, only what the paper says."""
     panel, metric = measured.panel, measured.panel.metric
     title = f"**control**: {name}" if name in panel.controls else name
     paper = str(panel.paper.get(name, ""))
     values = per_seed(measured, name, metric)
     if not values:
-        return f"| {title} | `{panel.arms[name].run}` | {paper} | not run yet | |"
+        return [title, f"`{panel.arms[name].run}`", paper, "not run yet", ""]
     runs = measured.arms[name]
     digits = 2 if metric in ("accuracy", "last", "megabytes") else 1 if metric == "rounds" else 0
     lost, half = len(missed(measured, name, metric)), interval(list(values.values()))
@@ -180,74 +199,90 @@ def _arm_line(measured: Measured, name: str) -> str:
     algorithm = f"`{next(iter(runs)) if len(runs) == 1 else panel.arms[name].run}`"
     algorithm += f", budget {panel.arms[name].budget}" if panel.arms[name].budget else ""
     seeds = ", ".join(f"{value:.{0 if metric in COSTS else digits}f}" for value in values.values())
-    return f"| {title} | {algorithm} | {paper} | {mean}{extra} | {seeds} |"
+    return [title, algorithm, paper, f"{mean}{extra}", seeds]
 
 
-def _claim_line(claim: Judged) -> str:
+def _claim_cells(claim: Judged) -> list[str]:
     paper = "not printed" if claim.paper is None else gain_text([claim.paper], claim.metric)
-    over = "" if claim.over_control is None else gain_text(claim.over_control, claim.metric)
+    gain = gain_text(claim.gain, claim.metric, claim.bound)
+    over = "" if claim.over_control is None else gain_text(claim.over_control, claim.metric, claim.bound_over_control)
     verdict = claim.verdict or "one seed, no verdict"
-    note = f"; {claim.note}" if claim.note else ""
-    return f"| {claim.text} | {paper} | {gain_text(claim.gain, claim.metric)} | {over} | {verdict}{note} |"
+    return [claim.text, paper, gain, over, f"{verdict}; {claim.note}" if claim.note else verdict]
 
 
-def gain_text(gain: Sequence[float], metric: str) -> str:
-    """A gain and, where they are given, the ends of its interval.
+def gain_text(gain: Sequence[float], metric: str, bound: str | None = "") -> str:
+    """A gain and, where they are given, the ends of its interval; "-" where the bound is None: it is unknown.
 
-    >>> gain_text([0.25, 0.1, 0.4], "rounds"), gain_text([1.5, -1, 4], "accuracy"), gain_text([0.25], "rounds")
-    ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]', '+25.0 %')
+    >>> gain_text([0.25, 0.1, 0.4], "rounds"), gain_text([1.5, -1, 4], "accuracy")
+    ('+25.0 % [+10.0, +40.0]', '+1.50 points [-1.00, +4.00]')
+    >>> gain_text([0.25], "rounds", "at most"), gain_text([0.25], "rounds", None)
+    ('at most +25.0 %', '-')
     """
+    if bound is None:
+        return "-"
     times, digits, unit = (1, 2, "points") if metric in POINTS else (100, 1, "%")
     value, *ends = (f"{times * part:+.{digits}f}" for part in gain)
-    return f"{value} {unit}" + (f" [{', '.join(ends)}]" if ends else "")
+    return f"{bound} {value} {unit}".strip() + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def _savings(measured: Measured) -> list[str]:
-    """What an arm saves against the first one on the way to the target, and how far beyond it is by then."""
-    panel, (first, *others) = measured.panel, measured.panel.arms
-    if panel.target is None or panel.metric not in COSTS or first not in measured.arms:
+    """What arms save on the way to the target, and how far beyond it they are when the arm that they are compared with
+    reaches it: for the arms of claims, those that they are claimed to be better than; for others, the first.
+    """
+    panel, (first, *_) = measured.panel, measured.panel.arms
+    if panel.target is None or panel.metric not in COSTS:
         return []
-    lines = [f"| against {first} | accuracy beyond the target | gradients saved | network saved |", "|---|---|---|---|"]
-    for name in others:
-        texts = [_saved(measured, first, name, metric) for metric in ("gradients", "megabytes")]
-        if name in measured.arms and all(texts):
-            lines.append(f"| {name} | {_beyond(measured, first, name)} | {' | '.join(texts)} |")
-    return lines if len(lines) > 2 else []
+    rows = []
+    for name in measured.arms:
+        claimed = [claim.than for claim in panel.claims if name in (claim.arm, claim.control)]
+        for base in dict.fromkeys(claimed or [first]):
+            if base == name or base not in measured.arms:
+                continue
+            cells = [_beyond(measured, base, name)]
+            cells += [_saved(measured, base, name, metric) for metric in ("gradients", "megabytes")]
+            if any(cell != "-" for cell in cells):
+                rows.append([name, base, *cells])
+    titles = ["arm", "against", "accuracy beyond the target", "gradients saved", "network saved"]
+    return table(titles, rows) if rows else []
 
 
-def _saved(measured: Measured, first: str, name: str, metric: str) -> str:
-    """1 - (cost of the arm) / (cost of the first one), in percent; "" where a seed of either did not get there."""
-    base, own = (per_seed(measured, arm, metric) for arm in (first, name))
-    shared = [seed for seed in own if seed in base]
-    if not shared:
-        return ""
-    if missed(measured, first, metric) or missed(measured, name, metric):
-        return "not reached by all"
-    saved = 1 - statistics.mean(own[s] for s in shared) / statistics.mean(base[s] for s in shared)
+def _saved(measured: Measured, base: str, name: str, metric: str) -> str:
+    """1 - (cost of the arm) / (cost of the other one), in percent; "-" where a seed of either missed the target."""
+    other, own = (per_seed(measured, arm, metric) for arm in (base, name))
+    shared = [seed for seed in own if seed in other]
+    if not shared or missed(measured, base, metric) or missed(measured, name, metric):
+        return "-"
+    saved = 1 - statistics.mean(own[s] for s in shared) / statistics.mean(other[s] for s in shared)
     return f"{100 * saved:+.1f} %"
 
 
-def _beyond(measured: Measured, first: str, name: str) -> str:
+def _beyond(measured: Measured, base: str, name: str) -> str:
+    """Mean over the seeds in which the arm that it is compared with reaches the target."""
     target = measured.panel.target
     assert target is not None
-    pairs = zip(measured.histories(name), measured.histories(first), strict=False)
-    values = [value for own, base in pairs if (value := beyond(own, base, target)) is not None]
-    return f"{100 * statistics.mean(values):+.2f} points" if values else "-"
+    own, other = (_by_seed(measured, arm) for arm in (name, base))
+    shared = [run for run in own if run in other]
+    values = [value for run in shared if (value := beyond(own[run], other[run], target)) is not None]
+    part = f" ({len(values)} of {len(shared)} seeds)" if len(values) < len(shared) else ""
+    return f"{100 * statistics.mean(values):+.2f} points{part}" if values else "-"
+
+
+def _by_seed(measured: Measured, arm: str) -> dict[tuple[int, int], History]:
+    """The runs of an arm by the number of the algorithm, of which a grid has several, and the seed."""
+    runs = enumerate(measured.arms[arm].values())
+    return {(k, seed): history for k, one in runs for seed, history in zip(one.seeds, one.histories, strict=True)}
 
 
 def _courses(measured: Measured) -> list[str]:
     """Columns of the history over the rounds, mean over seeds."""
     panel, rounds = measured.panel, [round(share * measured.panel.rounds) for share in SHARES]
-    lines: list[str] = []
+    rows: list[list[str]] = []
     for column in panel.shows:
         for name in measured.arms:
             values = [_at(measured, name, column, t) for t in rounds]
             if any(value is not None for value in values):
-                cells = " | ".join("-" if value is None else f"{value:.4g}" for value in values)
-                lines.append(f"| {column}, {name} | {cells} |")
-    if not lines:
-        return []
-    return [f"| after round | {' | '.join(map(str, rounds))} |", "|---" * (len(rounds) + 1) + "|", *lines]
+                rows.append([f"{column}, {name}", *("-" if value is None else f"{value:.4g}" for value in values)])
+    return table(["after round", *map(str, rounds)], rows) if rows else []
 
 
 def _at(measured: Measured, name: str, column: str, limit: int) -> float | None:
@@ -266,7 +301,8 @@ def _tuning(measured: Measured) -> list[str]:
     if not measured.choices:
         return []
     rounds = f", {panel.tuning_rounds} rounds" if panel.tuning_rounds else ""
-    lines = [f"Tuned on seed {panel.tuning_seed}{rounds} by {BY[panel.by]}; the best first:", ""]
+    every = f"evaluated every {panel.tuning_eval_every or panel.eval_every}"
+    lines = [f"Tuned on seed {panel.tuning_seed}{rounds}, {every}, by {BY[panel.by]}; the best first:", ""]
     for arm, choice in measured.choices.items():
         edge = f" **on the edge of the grid in {', '.join(measured.edges[arm])}**" if arm in measured.edges else ""
         lines.append(f"- {arm}: " + ", ".join(f"`{one.arm.name}` {one.word}" for one in choice.ranked) + edge)

@@ -26,7 +26,7 @@ of a panel:
     rounds, ...     every setting of `SharedConfig`
     cohort, budget, expected_steps, fleet, deadline, late, invite         of the runs' world
     tuning_seed     seed on which the best of a grid is chosen; it is not reported
-    tuning_rounds   rounds of the runs that choose, where they are shorter
+    tuning_rounds   rounds of the runs that choose, where they are shorter; tuning_eval_every: between their evaluations
     by              what the best is chosen by, see `fedkeel sweep --help`; by validation data a tenth of every client's
                     samples is not trained on while tuning; reported runs train on all
     tuned_on        the panel whose choices are taken over
@@ -132,6 +132,7 @@ class Panel(SharedConfig):
     shows: Sequence[str] = ()
     tuning_seed: int | None = None
     tuning_rounds: int | None = None
+    tuning_eval_every: int | None = None
     by: str = "validation_accuracy"
     tuned_on: str | None = None
     heading: str = "paper"

@@ -1,4 +1,4 @@
-"""Whether a claim of a paper reproduces. The rule was written before the studies were run and is not tuned to them.
+"""Whether a claim of a paper reproduces. The rule was written before the studies were run, but for what has a date.
 
 Seed i of one arm is paired with seed i of the other. The gain of an arm over another is, seed by seed,
 
@@ -22,11 +22,14 @@ With one seed there is a gain and no verdict. Where the best value of the other 
 three extensions, the other arm may be better than it was seen to be: the verdict is "direction only" at most. On a
 stand-in, and in studies of our own, the same rule says "seen", "direction only" or "not seen": a stand-in says nothing
 about the paper's claim. A seed of the other arm that misses the target counts with the cost of all its rounds, which
-is less than the truth. Where the other arm missed the target in every seed in which the arm did, the claim is
-"undecided": rounds were too few for both, and a control that got no further is not compared. (This was added on
-2026-11-18, after the runs of GEL with Adam, Table 2.) A seed that diverges has the accuracy of its last model. A table
-is summarised by how many of its claims hold, that is, are reproduced. Control arms are reported beside a claim and do
-not change its verdict.
+is less than the truth: the gain is "at least" that; "at most", where the arm itself misses it; and unknown, where both
+do. Where the other arm missed the target in every seed in which the arm did, or where all rounds are within the margin
+of a "no worse", the claim is "undecided": rounds were too few, and a control that got no further is not compared. (Both
+were added on 2026-11-18, after the runs of GEL with Adam.) A seed that diverges has the accuracy of its last model. The
+accuracy of the last rounds is a mean over 100 of them, but at most a quarter of the run; in studies by simulated time,
+over the last quarter of the time (since 2026-11-18; before, over rounds there as well). A table is summarised by how
+many of its claims hold, that is, are reproduced. Control arms are reported beside a claim and do not change its
+verdict.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ class Judged:
     over_control: Sequence[float] | None
     verdict: str | None  # None with one seed
     note: str = ""
+    bound: str | None = ""  # "at least" or "at most", where an arm missed the target; None where both did
+    bound_over_control: str | None = ""
 
 
 def judge(measured: Measured) -> list[Judged]:
@@ -75,19 +80,42 @@ def judge(measured: Measured) -> list[Judged]:
             continue
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
         lost, too = (missed(measured, name, metric) for name in (claim.arm, claim.than))
+        beyond = set() if claim.control is None else missed(measured, claim.control, metric)
         paper, against = paper_gain(panel, claim), None
-        if claim.control and not lost & missed(measured, claim.control, metric) >= set(panel.seeds):
+        if claim.control and not lost & beyond >= set(panel.seeds):
             against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
         said = None if own.low is None else verdict(own, paper, claim.margin, broke or bool(lost), bool(edge))
-        if said is not None and lost and lost <= too and not broke:
+        if said is not None and lost and not broke and lost <= too | _within(measured, claim, metric):
             said = UNDECIDED
         if panel.heading in ("stand-in", "ours") and said is not None:
             said = SEEN.get(said, said)
+        seeds = len(per_seed(measured, claim.arm, metric).keys() & per_seed(measured, claim.than, metric).keys())
         notes = [f"{claim.than} is on the edge of its grid ({', '.join(edge)})"] if edge else []
         notes += [f"{claim.arm} missed the target {_times(len(lost))}, {claim.than} {_times(len(too))}"] if lost else []
-        text, control = claim_text(claim, metric), None if against is None else _ends(against)
-        judged.append(Judged(text, paper, metric, _ends(own), claim.control, control, said, "; ".join(notes)))
+        notes += [f"{seeds} of {len(panel.seeds)} seeds so far"] if 1 < seeds < len(panel.seeds) else []
+        over, bounds = None if against is None else _ends(against), (bound(lost, too), bound(lost, beyond))
+        text, note = claim_text(claim, metric), "; ".join(notes)
+        judged.append(Judged(text, paper, metric, _ends(own), claim.control, over, said, note, *bounds))
     return judged
+
+
+def bound(lost: set[int], too: set[int]) -> str | None:
+    """What a gain is where seeds of the arm (lost) or of the other (too) missed the target; None where it is unknown.
+
+    >>> bound(set(), {3}), bound({3}, set()), bound({3}, {3})
+    ('at least', 'at most', None)
+    """
+    if lost and too:
+        return None
+    return "at most" if lost else "at least" if too else ""
+
+
+def _within(measured: Measured, claim: Claim, metric: str) -> set[int]:
+    """Seeds in which all rounds cost no more than the other arm and the margin of a "no worse"."""
+    if claim.margin is None or metric not in COSTS:
+        return set()
+    own, other = (per_seed(measured, name, metric) for name in (claim.arm, claim.than))
+    return {seed for seed in own if seed in other and own[seed] <= (1 + claim.margin) * other[seed]}
 
 
 def _times(count: int) -> str:
@@ -205,7 +233,7 @@ def _figure(measured: Measured, arm: str, metric: str, history: History) -> floa
     if metric == "accuracy":
         return 100 * float(history.last("accuracy") or 0.0)
     if metric == "last":
-        return 100 * score(history)
+        return 100 * score(history, measured.panel.sim_seconds)
     panel = measured.panel
     row = None if arm == panel.quality_of else history.reaching(_goal(measured))
     if row is None:  # all rounds, also those that a run which diverged did not do
@@ -221,11 +249,18 @@ def _goal(measured: Measured) -> float:
     return statistics.mean(map(score, measured.histories(panel.quality_of)))
 
 
-def score(history: History) -> float:
-    """Mean accuracy of the last rounds (100, but no more than a quarter of the run).
+def score(history: History, sim_seconds: float | None = None) -> float:
+    """Mean accuracy of the last rounds (100, but no more than a quarter of the run) or of the last quarter of the time.
 
     >>> score(History({"round": t, "accuracy": t / 8} for t in range(9)))
     0.9375
+    >>> score(History({"round": t, "accuracy": t / 8, "sim_seconds": t**2} for t in range(9)), sim_seconds=64.0)
+    0.9375
     """
-    late = late_mean(history, "accuracy")
+    if sim_seconds is None:
+        late = late_mean(history, "accuracy")
+    else:
+        first = 0.75 * sim_seconds
+        found = [row["accuracy"] for row in history if row["sim_seconds"] > first and row["accuracy"] is not None]
+        late = statistics.mean(found) if found else None
     return float(history.last("accuracy") or 0.0) if late is None else late
