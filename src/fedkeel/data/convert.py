@@ -174,7 +174,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except InputError as error:
         if os.fspath(path) in str(error):
             raise
-        raise InputError(f"{os.fspath(path)}: {error}") from error
+        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def plain(values: Sequence[Any]) -> Array:
