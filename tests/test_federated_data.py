@@ -262,7 +262,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
         ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),
-        ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "(row 1 has 't0') and has 101 different texts"),
+        ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "'x' has 101 different texts, such as 't0'; 100 are"),
         ("c,x,y\na,1e400,0\n", "Row 1: column 'x' has '1e400', which is not a finite number"),
         ("c,x,y\na,1,nan\n", "y has non-finite values"),
         ("c,x,y\n1,1,0\nnan,1,0\n", "Line 3: the client column 'c' is blank ('nan'); 1 row"),

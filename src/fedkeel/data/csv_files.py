@@ -6,7 +6,7 @@ import csv
 import difflib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import InputError, counted
 from ..files import reading
 from . import table
-from .convert import Array, class_names, naming, no_column, placed, plain, targets
+from .convert import Array, class_names, naming, no_column, placed, plain, targets, texts
 from .read.tables import LONGEST
 from .table import Preparation, Table, Target
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Place = str | os.PathLike[str]
 SHOWN = 10  # classes that are listed by name
+MOST_CLASSES = 1000
+FEW_CLASSES = 20  # so many may be rare
 
 
 @dataclass(frozen=True)
@@ -113,16 +115,20 @@ def csv_rows(
     read = read_csv(path)
     columns = read.columns
     with naming(path):
-        for name in (client, target, *table.listed(drop, columns), *table.listed(categories, columns)):
+        named = table.listed(categories, columns)
+        for name in (client, target, *table.listed(drop, columns), *named):
             if name not in columns:
                 raise no_column(name, columns)
         if client == target:
             raise InputError(f"The client column and the target column are both '{client}'.")
         for what, name in (("client", client), ("target", target)):
             _check_no_blank(what, name, read)
-        clients, raw_y = (plain(columns.pop(name)) for name in (client, target))
+        if target not in named:
+            table.check_numbers(target, columns[target], read.lines, categories, "take its row out of the file")
+        clients = plain(columns.pop(client))
+        raw_y = (texts if target in named else plain)(columns.pop(target))
         names = np.unique(raw_y)
-        about = table.of(columns, drop, categories, scale)
+        about = table.of(columns, read.lines, drop, categories, scale)
         raw = {"train": about.encode(columns)}
         about = replace(about.fitted(raw["train"]), target=Target(target, _classes(names)))
     test_y = None
@@ -237,7 +243,48 @@ def csv_summary(path: Place, data: FederatedData) -> str:
     trained = f"{counted(len(data), 'client')}, {counted(len(data.x), 'training row')}"
     head = f"{os.fspath(path)}: {trained}, {tested}"
     lines = [f"{head}; targets: {_targets_in_words(data)}", *str(data.table).splitlines()]
-    return "\n  ".join(lines)
+    return "\n  ".join(lines + [f"Warning: {warning}." for warning in _warnings(data)])
+
+
+def _warnings(data: FederatedData) -> list[str]:
+    """What looks like an oversight in the file."""
+    assert data.table is not None
+    why = "looks like an identifier, since every row has another whole number; leave it out with drop"
+    found = [f"column {name!r:.60} {why}" for name in data.table.identifiers()]
+    for what, names in (("classes", data.class_names or []), ("clients", data.client_ids.tolist())):
+        found += [f"the {what} {pair} differ only in upper and lower case" for pair in _alike(map(str, names))]
+    return found + _few_numbers(data)
+
+
+def _alike(names: Iterable[str]) -> list[str]:
+    """Names that are the same but for upper and lower case, together.
+
+    >>> _alike(["no", "Yes", "yes"])
+    ["'Yes' and 'yes'"]
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.casefold(), []).append(f"{name!r:.60}")
+    return [" and ".join(group) for group in groups.values() if len(group) > 1]
+
+
+def _few_numbers(data: FederatedData) -> list[str]:
+    """A warning about targets that may be classes although they are written with a fraction, such as 1.0."""
+    assert data.table is not None and data.table.preparation.target is not None
+    values = _all_targets(data)
+    found = np.unique(values)
+    few = len(found) <= most_classes(len(values)) and bool((found == found.round()).all())
+    if data.table.given or values.dtype.kind != "f" or not few:
+        return []
+    shown = ", ".join(str(value) for value in found[:SHOWN].tolist()) + ", ..." * (len(found) > SHOWN)
+    name = f"{data.table.preparation.target.name:.60}"
+    numbers = f"the target {name!r} is read as a number, but has only whole ones ({shown})"
+    return [f"{numbers}; if they are classes, add categories={name}"]
+
+
+def most_classes(rows: int) -> int:
+    """How many classes a target of so many rows may have."""
+    return min(MOST_CLASSES, max(FEW_CLASSES, rows // 10))
 
 
 def _targets_in_words(data: FederatedData) -> str:
@@ -250,6 +297,10 @@ def _targets_in_words(data: FederatedData) -> str:
 
 def labels_of(data: FederatedData) -> list[int]:
     """The different labels of all rows, whatever they are kept for, in sorted order."""
-    parts = [part[1] for part in (data.test, data.client_test, data.validation) if part is not None]
-    found: list[int] = np.unique(torch.cat([data.y, *parts]).cpu().numpy()).tolist()
+    found: list[int] = np.unique(_all_targets(data)).tolist()
     return found
+
+
+def _all_targets(data: FederatedData) -> Array:
+    parts = [part[1] for part in (data.test, data.client_test, data.validation) if part is not None]
+    return torch.cat([data.y, *parts]).cpu().numpy()

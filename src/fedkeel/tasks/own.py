@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data import FederatedData
-from ..data.csv_files import labels_of, read_csv
+from ..data.csv_files import FEW_CLASSES, MOST_CLASSES, labels_of, most_classes, read_csv
 from ..errors import InputError
 from ..models.linear import mlp, softmax_regression
 from ..task import Task, cross_entropy
 from .naming import named
-
-MOST_CLASSES = 1000
-FEW_CLASSES = 20  # so many may be rare
 
 
 def csv(
@@ -151,7 +148,7 @@ def _number_classes(data: FederatedData) -> None:
 
 def _check_classes(file: str, target: str, classes: int, rows: int) -> None:
     """Refuse a target that is not one of few classes: a number of the patient, a date, or a number to be predicted."""
-    if classes <= min(MOST_CLASSES, max(FEW_CLASSES, rows // 10)):
+    if classes <= most_classes(rows):
         return
     raise InputError(
         f"{file}: the target column {target!r:.100} has {classes:,} different values in {rows:,} rows, each of them a "
