@@ -162,6 +162,23 @@ def test_whole_targets_with_a_fraction_are_numbers_with_a_warning_or_classes_whe
         assert "Warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "column", "note"),
+    [
+        ("", "test loss at the end", "Losses are on the test set, at the end after 8 rounds, of one seed."),
+        (",test=0", "training loss at the end", "Losses are those of training, since there are no test samples, at"),
+        (",categories=y", "  at the end", "Accuracies are on the test set, at the end after 8 rounds, of one seed."),
+    ],
+)
+def test_the_table_below_a_run_shows_the_loss_where_numbers_are_predicted(tmp_path, capsys, more, column, note):
+    task = labelled(tmp_path, ["1.0", "0.0"] * 20) + more
+    assert main(["run", task, "fedavg", "--rounds", "8", "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    (row,) = [line for line in out.splitlines() if line.split()[:2] == ["■", "fedavg"] and len(line.split()) > 2]
+    assert column in out and note in out and float(row.split()[-1]) >= 0
+    assert ("accurac" in out.lower()) == (more == ",categories=y")
+
+
 def test_classes_and_clients_that_differ_only_in_case_are_warned_about(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("c,x,y\nnorth,1,Yes\nNorth,2,yes\nsouth,3,no\n")
     FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
