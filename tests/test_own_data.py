@@ -80,6 +80,15 @@ def test_a_share_of_zero_keeps_no_test_rows_in_python_and_on_the_command_line(fi
     assert "4 test rows, 4 rows for tests of clients, 2 rows for validation;" in csv_summary(file, twice)
 
 
+def test_the_seed_of_the_task_draws_the_rows_of_every_test(file):
+    def rows(part, seed):
+        task = fk.tasks.get(f"csv:file={file},client=site,target=ill,seed={seed}").held_out(0.25, "client_test")
+        return getattr(task.data, part)[0].tolist()
+
+    for part in ("test", "client_test"):
+        assert rows(part, 0) == rows(part, 0) != rows(part, 1)
+
+
 def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_path, capsys):
     (tmp_path / "test.csv").write_text("age,sex,ill\n30,x,no\n")
     data = FederatedData.from_csv(file, "site", "ill", tmp_path / "test.csv")

@@ -22,12 +22,13 @@ def csv(
     file: str = "", client: str = "", target: str = "", test: str | float | None = 0.2, drop: str = "",
     categories: str = "", hidden: int | None = None, seed: int = 0,
 ) -> Task:  # fmt: skip
-    """A CSV file of your own: `csv:file=hearts.csv,client=hospital,target=ill`; see `FederatedData.from_csv`.
+    """A CSV file of your own: `csv:file=patients.csv,client=hospital,target=readmitted`; see `from_csv`.
 
     client, target: columns. test: the share of every client's rows that are kept for the test, or another file, or 0
     for no test set. drop, categories: columns to leave out, and columns of numbers that are names, with `|` between
-    them. hidden: the width of a hidden layer, none for a linear model. Targets that are texts or whole numbers are
-    classes, at most 1,000 of them; targets with a fraction are predicted by squared error.
+    them. hidden: the width of a hidden layer, none for a linear model. seed: which rows are held out. Targets that are
+    texts or whole numbers, or are named in categories, are classes, at most 1,000 of them; targets with a fraction are
+    predicted by squared error.
     """
     file = os.path.abspath(os.path.expanduser(file)) if file else ""  # a run may be resumed from elsewhere
     if missing := [key for key, value in {"file": file, "client": client, "target": target}.items() if not value]:
