@@ -298,7 +298,7 @@ def test_a_csv_file_that_is_not_there_is_looked_for_under_a_similar_name(tmp_pat
 
 
 def test_spaces_around_names_and_values_of_a_csv_file_are_left_out(write):
-    train = write("site, age , ill\nnorth , 40, yes \nnorth,50 ,yes\nsouth,60, no\n")
+    train = write('site, age , "ill"\nnorth , 40, yes \nnorth,50 , "yes"\nsouth,60, no\n')
     test = write("ill ,age\n yes,50\n", "test.csv")
     data = FederatedData.from_csv(train, "site", "ill", test)
     assert data.client_ids.tolist() == ["north", "south"] and data.class_names == ["no", "yes"]

@@ -101,7 +101,7 @@ def test_a_column_that_looks_like_an_identifier_is_warned_about(tmp_path, capsys
     (tmp_path / "a.csv").write_text("id,c,x,y\n" + rows)
     FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
     first, *_, last = capsys.readouterr().err.splitlines()
-    assert last.startswith("  Warning: column 'id' looks like an identifier") and last.endswith("out with drop.")
+    assert last.startswith("  Warning: column 'id' looks like an identifier") and last.endswith("out with drop=id.")
     assert ": 1 client, 30 training rows, no test rows; " in first
     FederatedData.from_csv(tmp_path / "a.csv", "c", "y", drop=["id"])
     assert "Warning" not in capsys.readouterr().err

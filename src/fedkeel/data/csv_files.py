@@ -65,7 +65,7 @@ def read_csv(path: Place) -> Read:
 
 
 def _read(path: Place, file: TextIO) -> Read:
-    lines = csv.reader(file, strict=True)
+    lines = csv.reader(file, strict=True, skipinitialspace=True)
     header = [name.strip() for name in next(lines, [])]
     _check_header(path, header)
     rows, places = [], []
@@ -250,7 +250,7 @@ def _warnings(data: FederatedData) -> list[str]:
     """What looks like an oversight in the file."""
     assert data.table is not None
     why = "looks like an identifier, since every row has another whole number; leave it out with drop"
-    found = [f"column {name!r:.60} {why}" for name in data.table.identifiers()]
+    found = [f"column {name!r:.60} {why}={name:.60}" for name in data.table.identifiers()]
     for what, names in (("classes", data.class_names or []), ("clients", data.client_ids.tolist())):
         found += [f"the {what} {pair} differ only in upper and lower case" for pair in _alike(map(str, names))]
     return found + _few_numbers(data)
