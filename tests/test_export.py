@@ -83,7 +83,7 @@ def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, t
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     assert main(["export", str(hearts), "--to", to, "--out", str(tmp_path / "out")]) == 0
-    (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,\nx,25\n")
+    (tmp_path / "rows.csv").write_text("sex, age\nf, 30\nm ,\nx,25\n")
     code = (
         "import sys, runpy; sys.modules['fedkeel'] = None; sys.argv = sys.argv[1:];"
         "runpy.run_path(sys.argv[0], run_name='__main__')"

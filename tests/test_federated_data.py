@@ -1,6 +1,7 @@
 """The user's own data: arrays, torch data sets, Hugging Face data sets, CSV files."""
 
 import sys
+import traceback
 from functools import partial
 
 import numpy as np
@@ -246,18 +247,22 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
     ("text", "message"),
     [
         ("c,x,y\na,,0\n", "Column 'x' is blank in every row. Leave it out: drop=['x']"),
-        ("c,x,y\n,1,0\n", "Line 2: the client column 'c' is blank; 1 row of the file is like that."),
+        ("c,x,y\n,1,0\n", "'c' is blank; 1 row of the file is like that. Fill it in, or take it out of"),
         ('c,x,y\n"a\nb",1,1\n\na,1,\na,1,NA\n', "Line 5: the target column 'y' is blank; 2 rows of the file are"),
-        ("c,x,y\na,1,0\na,1\n", "line 3: 2 values for the 3 columns"),
+        ("c,x,y\na,1,0\na,1\n", "line 3: 2 values for the 3 columns of the header"),
+        ("c\na,1\n", "line 2: 2 values for the 1 column of the header"),
         ("c,x,y\n", "has no rows below the line with the names of its columns"),
         ("", "is empty; it needs a line with the names of the columns"),
-        ("c,x,x,y\na,1,1,0\n", "two columns of one name"),
+        ("c,x,x,y\na,1,1,0\n", "has 2 columns named 'x'; give each a name of its own"),
+        ("c,x,y, ,\na,1,0,,\n", "has 2 columns without a name"),
         ("client,x,y\na,1,0\n", "Unknown column 'c'"),
         ("c;x;y\na;1;0\n", "one column, with semicolons in its name; save it with commas"),
+        ("c;x;y\na;1,5;0\n", "semicolons in its name; save it with commas between the values, and with points in"),
+        ("c\tx\ty\na\t1\t0\n", "one column, with tabs in its name; save it with commas"),
         (f"{'9' * 5000},x,y\na,1,0\n", f"Known: {'9' * 60}, x, y."),
         ('"a\nb",x,y\na,1,0\n', "Known: a b, x, y."),
         ("c,y\na,0\n", "no feature column"),
-        ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "(row 1 has 't0') and has 101 different texts"),
+        ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "'x' has 101 different texts, such as 't0'; 100 are"),
         ("c,x,y\na,1e400,0\n", "Row 1: column 'x' has '1e400', which is not a finite number"),
         ("c,x,y\na,1,nan\n", "y has non-finite values"),
         ("c,x,y\n1,1,0\nnan,1,0\n", "Line 3: the client column 'c' is blank ('nan'); 1 row"),
@@ -275,6 +280,36 @@ def test_a_missing_or_unreadable_csv_file_is_refused(tmp_path):
     assert "no.csv is not there" in message_of(lambda: FederatedData.from_csv(tmp_path / "no.csv", "c", "y"))
     (tmp_path / "binary.csv").write_bytes(b"c,x,y\n\xff\xfe,1,0\n")
     assert "cannot be read" in message_of(lambda: FederatedData.from_csv(tmp_path / "binary.csv", "c", "y"))
+
+
+@pytest.mark.parametrize(("encoding", "byte"), [("latin-1", "0xf6"), ("utf-16", "0xff")])
+def test_a_csv_file_in_another_encoding_says_how_to_save_it(tmp_path, encoding, byte):
+    (tmp_path / "a.csv").write_bytes("c,x,y\nK\u00f6ln,1,0\n".encode(encoding))
+    said = message_of(lambda: FederatedData.from_csv(tmp_path / "a.csv", "c", "y"))
+    assert f'as UTF-8: the byte {byte} does not fit; save it as UTF-8, which Excel calls "CSV UTF-8".' in said
+
+
+def test_a_csv_file_that_is_not_there_is_looked_for_under_a_similar_name(tmp_path):
+    (tmp_path / "patient.csv").write_text("c,x,y\na,1,0\n")
+    (tmp_path / "patients.txt").write_text("")
+    said = message_of(lambda: FederatedData.from_csv(tmp_path / "patients.csv", "c", "y"))
+    assert said == f"{tmp_path}/patients.csv is not there. Did you mean 'patient.csv'?"
+    assert message_of(lambda: FederatedData.from_csv(tmp_path / "no" / "a.csv", "c", "y")).endswith("is not there.")
+
+
+def test_spaces_around_names_and_values_of_a_csv_file_are_left_out(write):
+    train = write('site, age , "ill"\nnorth , 40, yes \nnorth,50 , "yes"\nsouth,60, no\n')
+    test = write("ill ,age\n yes,50\n", "test.csv")
+    data = FederatedData.from_csv(train, "site", "ill", test)
+    assert data.client_ids.tolist() == ["north", "south"] and data.class_names == ["no", "yes"]
+    assert data.y.tolist() == [1, 1, 0] and data.test[1].tolist() == [1] and float(data.test[0]) == 0
+
+
+def test_an_error_about_a_column_has_no_second_one_behind_it(write):
+    for text in ("c,x,y\n" + "".join(f"a,t{i},0\n" for i in range(101)), "c,y\na,0\n"):
+        with pytest.raises(fk.InputError) as error:
+            FederatedData.from_csv(write(text), "c", "y")
+        assert "".join(traceback.format_exception(error.value)).count("Traceback") == 1
 
 
 def test_long_numbers_are_names_since_floats_would_merge_them(write):

@@ -80,19 +80,120 @@ def test_a_share_of_zero_keeps_no_test_rows_in_python_and_on_the_command_line(fi
     assert "4 test rows, 4 rows for tests of clients, 2 rows for validation;" in csv_summary(file, twice)
 
 
+def test_the_seed_of_the_task_draws_the_rows_of_every_test(file):
+    def rows(part, seed):
+        task = fk.tasks.get(f"csv:file={file},client=site,target=ill,seed={seed}").held_out(0.25, "client_test")
+        return getattr(task.data, part)[0].tolist()
+
+    for part in ("test", "client_test"):
+        assert rows(part, 0) == rows(part, 0) != rows(part, 1)
+
+
 def test_unknown_texts_of_a_test_file_are_zero_everywhere_and_said(file, tmp_path, capsys):
     (tmp_path / "test.csv").write_text("age,sex,ill\n30,x,no\n")
     data = FederatedData.from_csv(file, "site", "ill", tmp_path / "test.csv")
     assert data.test[0][0, 1:].tolist() == [0, 0]
-    assert "test: 1 texts that are blank or not in the training file" in capsys.readouterr().err
+    assert "test: 1 text that is blank or not in the training file" in capsys.readouterr().err
 
 
-def test_a_column_that_looks_like_a_name_is_remarked_upon(tmp_path, capsys):
+def test_a_column_that_looks_like_an_identifier_is_warned_about(tmp_path, capsys):
     rows = "".join(f"{i},a,{i % 7},{i % 2}\n" for i in range(30))
     (tmp_path / "a.csv").write_text("id,c,x,y\n" + rows)
     FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
-    said = [line for line in capsys.readouterr().err.splitlines() if "every row has another number" in line]
-    assert len(said) == 1 and "'id'" in said[0]
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("  Warning: column 'id' looks like an identifier") and last.endswith("out with drop=id.")
+    assert ": 1 client, 30 training rows, no test rows; " in first
+    FederatedData.from_csv(tmp_path / "a.csv", "c", "y", drop=["id"])
+    assert "Warning" not in capsys.readouterr().err
+
+
+def ages(tmp_path, *values, head="c,age,y"):
+    path = tmp_path / "ages.csv"
+    path.write_text("\n".join([head, *(f"{'ab'[i % 2]},{value},{i % 2}" for i, value in enumerate(values))]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            [*range(20, 89), "6o"],
+            "'age' has 69 numbers and 1 other value: line 71 has '6o'. Correct what is wrong, or le",
+        ),
+        (
+            ["1", "-", "", "-", "NA", "3"],
+            "'age' has 2 numbers and 2 other values: line 3 has '-'. Correct what is wron",
+        ),
+        (['"10,5"', '"9,25"', "8"], "line 2 has '10,5', with a decimal comma; write 10.5, not 10,5. Correct"),
+        (['"10,5"', "low", "9.5"], "has 1 number and 2 other values: line 2 has '10,5', with a decimal comma"),
+        (
+            ["6o", *range(200)],
+            "line 2 has '6o'. Correct what is wrong, or leave it blank; a column of names is read as",
+        ),
+    ],
+)
+def test_a_column_of_numbers_with_some_other_values_is_refused(tmp_path, values, said):
+    path = ages(tmp_path, *values)
+    with pytest.raises(fk.InputError) as error:
+        FederatedData.from_csv(path, "c", "y")
+    assert said in str(error.value) and str(error.value).endswith("is read as texts with categories=['age'].")
+    with pytest.raises(fk.InputError, match=r"with categories=age\.$"):
+        fk.tasks.get(f"csv:file={path},client=c,target=y")
+
+
+def test_codes_that_are_mostly_numbers_may_be_read_as_texts_and_a_column_of_mostly_texts_is(tmp_path):
+    codes = ages(tmp_path, "250", "428", "V45", "250")
+    named = FederatedData.from_csv(codes, "c", "y", categories=["age"], verbose=False)
+    assert named.table.preparation.columns[0].values == ("250", "428", "V45")
+    texts = FederatedData.from_csv(ages(tmp_path, "3a", "3b", "2"), "c", "y", verbose=False)
+    assert texts.table.preparation.columns[0].values == ("2", "3a", "3b")
+    left_out = FederatedData.from_csv(ages(tmp_path, "1,6o", "2,3", head="c,x,age,y"), "c", "y", drop="age")
+    assert left_out.x.shape == (2, 1)
+
+
+def test_a_target_of_numbers_with_some_other_values_is_refused_unless_it_is_named_as_texts(tmp_path):
+    task = labelled(tmp_path, [0, 1, 1, "O"] * 5)
+    with pytest.raises(fk.InputError, match=r"'y' has 15 numbers and 5 other values: line 5 has 'O'.*take its row out"):
+        fk.tasks.get(task)
+    assert fk.tasks.get(f"{task},categories=y").data.class_names == ["0", "1", "O"]
+
+
+def test_whole_targets_with_a_fraction_are_numbers_with_a_warning_or_classes_where_that_is_said(tmp_path, capsys):
+    task = labelled(tmp_path, ["1.0", "0.0"] * 20)
+    assert main(["data", "show", task]) == 0
+    said = "Warning: the target 'y' is read as a number, but has only whole ones (0.0, 1.0); if they are classes, add "
+    assert f"{said}categories=y.\n" in capsys.readouterr().err
+    assert main(["data", "show", f"{task},categories=y"]) == 0
+    err = capsys.readouterr().err
+    assert "targets: classes 0.0, 1.0\n" in err and "Warning" not in err
+    for labels in ([f"{i}.0" for i in range(40)], ["1.0", "0.5"] * 20):
+        assert main(["data", "show", labelled(tmp_path, labels)]) == 0
+        assert "Warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "note"),
+    [
+        ("", "test loss at the end", "Losses are on the test set, at the end after 8 rounds, of one seed."),
+        (",test=0", "training loss at the end", "Losses are those of training, since there are no test samples, at"),
+        (",categories=y", "  at the end", "Accuracies are on the test set, at the end after 8 rounds, of one seed."),
+    ],
+)
+def test_the_table_below_a_run_shows_the_loss_where_numbers_are_predicted(tmp_path, capsys, more, column, note):
+    task = labelled(tmp_path, ["1.0", "0.0"] * 20) + more
+    assert main(["run", task, "fedavg", "--rounds", "8", "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    (row,) = [line for line in out.splitlines() if line.split()[:2] == ["■", "fedavg"] and len(line.split()) > 2]
+    assert column in out and note in out and float(row.split()[-1]) >= 0
+    assert ("accurac" in out.lower()) == (more == ",categories=y")
+
+
+def test_classes_and_clients_that_differ_only_in_case_are_warned_about(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("c,x,y\nnorth,1,Yes\nNorth,2,yes\nsouth,3,no\n")
+    FederatedData.from_csv(tmp_path / "a.csv", "c", "y")
+    *_, classes, clients = capsys.readouterr().err.splitlines()
+    assert classes == "  Warning: the classes 'Yes' and 'yes' differ only in upper and lower case."
+    assert clients == "  Warning: the clients 'North' and 'north' differ only in upper and lower case."
 
 
 def test_columns_may_be_left_out_or_be_names(file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from dataclasses import fields
@@ -13,8 +14,10 @@ import torch
 
 import fedkeel as fk
 from fedkeel import grammar, recipes
-from fedkeel.cli import parser
+from fedkeel.cli import deploy, parser
+from fedkeel.data import table
 from fedkeel.engine.worker import Site
+from fedkeel.tasks import own
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -121,3 +124,28 @@ def test_every_command_on_a_page_can_be_read_and_every_link_leads_somewhere(page
             fk.algorithm(name)
         if task := getattr(arguments, "task", None):
             assert grammar.parse(task)[0][0] in fk.tasks.TASKS
+
+
+def test_all_pages_and_helps_mean_the_same_columns_by_patients_csv() -> None:
+    texts = [*(page.read_text() for page in PAGES), deploy.EXAMPLES, own.csv.__doc__ or ""]
+    found = [task for text in texts for task in re.findall(r"csv:file=[^\s`']+", text)]
+    assert len(found) >= 9
+    for task in found:
+        (_, keys), *_ = grammar.parse(task)
+        assert (keys["file"], keys["client"], keys["target"]) == ("patients.csv", "hospital", "readmitted"), task
+        assert keys.keys() <= {"file", "client", "target", "test"}, task  # so that one file is enough for all of them
+    assert "drop=patient_id" in (ROOT / "docs" / "start.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["own-data.md", "tasks/csv.md"])
+def test_the_pages_on_tables_list_every_word_that_counts_as_blank(page: str) -> None:
+    words = re.findall(r"`([^`]+)`", re.search(r"\bblank.*", (ROOT / "docs" / page).read_text())[0])  # type: ignore[index]
+    assert {word.lower() for word in words} == table.BLANKS - {""}
+
+
+def test_the_page_on_tables_explains_every_key() -> None:
+    page = (ROOT / "docs" / "tasks" / "csv.md").read_text()
+    listed = re.search(r"\| Parameters \| (.*) \|", page)[1].split(", ")  # type: ignore[index]
+    assert listed == list(inspect.signature(own.csv).parameters)
+    for key in set(listed) - {"file", "target"}:  # of which the whole page is about
+        assert re.search(rf"`(csv:[^`]*,)?{key}\b", page), key

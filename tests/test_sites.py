@@ -99,7 +99,7 @@ def test_validation_rows_do_not_change_a_given_preparation(patients: Path, prepa
     ("pooled_targets", "own_targets", "found"),
     [
         (["0.5", "2"], ["1", "2"], [1.0, 2.0]),  # numbers are predicted, although these are whole
-        (["1", "2", "many"], ["2", "1"], [1, 0]),  # names of classes, although these are numbers
+        (["1", "2", "few", "many", "more"], ["2", "1"], [1, 0]),  # names of classes, although these are numbers
         (["0", "1", "2"], ["1", "0"], [1, 0]),
     ],
 )

@@ -82,6 +82,15 @@ def is_count(value: Any, least: int = 1) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, in words that agree with it.
+
+    >>> counted(1, "row"), counted(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 PACKAGE = Path(__file__).parent
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 

@@ -53,8 +53,8 @@ def reading(file: Path, what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"{file} is not there.") from error
+    except FileNotFoundError:
+        raise InputError(f"{file} is not there.") from None
     except DAMAGE as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{file} cannot be read as {what}: {why[:300].rstrip('.')}.") from error

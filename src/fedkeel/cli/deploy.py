@@ -13,7 +13,7 @@ from . import flags
 EXAMPLES = """examples:
   fedkeel deploy init hearts synthetic fedhbm
   fedkeel deploy local hearts --nodes 3 --tls
-  fedkeel deploy init hospitals csv:file=patients.csv,client=hospital,target=outcome fedavg
+  fedkeel deploy init hospitals csv:file=patients.csv,client=hospital,target=readmitted fedavg
   fedkeel deploy keys keys --host fl.example.org --nodes 5
   fedkeel deploy local hearts --nodes 3 --set rounds=20 --set algorithm=scaffold --out hearts/run-scaffold
 

@@ -9,7 +9,7 @@ from typing import Any
 from . import flags
 
 EXAMPLES = """examples:
-  fedkeel export runs/hearts/scaffold/seed-0 --out hearts-model
+  fedkeel export runs/patients/scaffold/seed-0 --out readmitted
   fedkeel export runs/first --to onnx --out digits-onnx
 
 The folder holds model.pt2 (torch.export; it loads without pickle and without the model's class) or model.onnx, with the

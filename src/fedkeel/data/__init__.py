@@ -174,13 +174,14 @@ class FederatedData:
         """A CSV file with a header line; every other column is a feature.
 
         Numbers are scaled to mean 0 and deviation 1 and blanks become the mean (`scale=False` leaves numbers as they
-        are); a text becomes a column of 0 and 1 for each of its values. All this is fitted on training rows only, and
-        printed on stderr (`verbose`); `data.table` keeps it, and `fedkeel export` gives it away with the model.
+        are); a text becomes a column of 0 and 1 for each of its values. A column of which at least half the values are
+        numbers, but not all, is refused. All this is fitted on training rows only, and printed on stderr (`verbose`);
+        `data.table` keeps it, and `fedkeel export` gives it away with the model.
 
         test: another file with the same columns, of which the client column may be missing; or the share of every
         client's rows that are kept for the test, drawn by `seed`; 0 or None for no test set. drop: columns to leave
         out. categories: columns of numbers that are names; both may be a list, or a text with `|` between names.
-        Targets that are texts become class numbers in sorted order.
+        Targets that are texts, or are named in categories, become class numbers in sorted order.
 
         preparation: a file of `save_preparation`, or the `about.json` of `fedkeel export`. Nothing is fitted then: this
         file's rows become inputs as those of the file that was fitted, which also says what the target is. Without a

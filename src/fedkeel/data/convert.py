@@ -174,7 +174,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except InputError as error:
         if os.fspath(path) in str(error):
             raise
-        raise InputError(f"{os.fspath(path)}: {error}") from error
+        raise InputError(f"{os.fspath(path)}: {error}") from None
 
 
 def plain(values: Sequence[Any]) -> Array:
@@ -192,6 +192,12 @@ def plain(values: Sequence[Any]) -> Array:
     longest = max(map(len, values), default=0)
     if None not in numbers and not (whole and longest > 18):
         return np.array([int(v) for v in values] if whole else numbers)
+    return texts(values)
+
+
+def texts(values: Sequence[str]) -> Array:
+    """Names of clients or classes."""
+    longest = max(map(len, values), default=0)
     if longest > NAME:
         raise InputError(f"A name of a client or a class has {longest:,} characters; {NAME} are allowed.")
     return np.asarray(values)

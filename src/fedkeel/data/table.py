@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from .. import errors
-from ..errors import InputError, is_count
+from ..errors import InputError, counted, is_count
 
 BLANKS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})  # in small letters
 MOST_VALUES = 100  # different texts of one column
+DECIMAL_COMMA = re.compile(r"[+-]?[\d.]*\d,\d+")  # also 1.234,5 and 1,234
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d.*)?")
 
 
@@ -157,7 +158,7 @@ class Table:
         train, about = self.raw["train"], self.preparation
         blank = train.isnan().sum(0).tolist()
         lines = []
-        for column, count, values in zip(about.columns, blank, train.T, strict=True):
+        for column, count in zip(about.columns, blank, strict=True):
             name = f"{column.name!r:.60}"
             if column.values is not None:
                 shown = ", ".join(column.values[:6]) + (", ..." if len(column.values) > 6 else "")
@@ -166,13 +167,19 @@ class Table:
                 continue
             done = f"scaled by mean {column.mean:.4g} and deviation {column.deviation:.4g}" if about.scale else "as is"
             filled = _blanks(count, f"the mean {column.mean:.4g}", column.words)
-            lines.append(f"{name}: numbers, {done}{filled}{_name_like(values)}")
+            lines.append(f"{name}: numbers, {done}{filled}")
         for part, rows in self.raw.items():
             strange = int((rows.isnan().sum(0)[[c.values is not None for c in about.columns]]).sum())
             if part != "train" and strange:
-                lines.append(f"{part}: {strange} texts that are blank or not in the training file became 0 in all")
+                texts = "1 text that is" if strange == 1 else f"{strange:,} texts that are"
+                lines.append(f"{part}: {texts} blank or not in the training file became 0 in all")
         fitted = "fitted elsewhere, not on these rows" if self.given else f"fitted on {len(train):,} training rows"
         return "\n".join([*lines, fitted])
+
+    def identifiers(self) -> list[str]:
+        """The columns of whole numbers of which every training row has another one."""
+        pairs = zip(self.preparation.columns, self.raw["train"].T, strict=True)
+        return [column.name for column, values in pairs if column.values is None and _all_differ(values)]
 
 
 def _column(known: Any) -> Column:
@@ -204,11 +211,10 @@ def _texts_of(known: Any, what: str) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _name_like(values: Tensor) -> str:
-    """A remark about whole numbers of which every row has another one."""
+def _all_differ(values: Tensor) -> bool:
+    """Whether these are whole numbers, each another one; of few that may be chance."""
     whole = len(values) > 20 and bool((values == values.round()).all())
-    alike = whole and len(set(values.tolist())) == len(values)
-    return "; every row has another number: leave it out with drop if it is a name" if alike else ""
+    return whole and len(set(values.tolist())) == len(values)
 
 
 def _date_like(values: Collection[str]) -> str:
@@ -238,46 +244,87 @@ def listed(given: str | Sequence[str], columns: Collection[str] = ()) -> list[st
 
 
 def _leave_out(name: str, drop: str | Sequence[str]) -> str:
-    """How a column is left out beside those that are, in the form in which these were given."""
-    names = [*listed(drop), name[:100]]
-    if not isinstance(drop, str):
-        return f"Leave it out: drop={names}."
-    return f"Leave it out: drop={'|'.join(names)}{', in quotes' * (len(names) > 1)}."
+    """How a column is left out beside those that are."""
+    return f"Leave it out: {_with('drop', drop, name)}."
+
+
+def _with(key: str, given: str | Sequence[str], name: str) -> str:
+    """A key with one more column, in the form in which the others were given."""
+    names = [*listed(given), name[:100]]
+    if not isinstance(given, str):
+        return f"{key}={names}"
+    return f"{key}={'|'.join(names)}{', in quotes' * (len(names) > 1)}"
+
+
+def check_numbers(
+    name: str, texts: Sequence[str], lines: Sequence[int], categories: str | Sequence[str] = (),
+    remedy: str = "leave it blank",
+) -> None:  # fmt: skip
+    """Refuse a column of which at least half the values that are not blank are numbers, but not all: the others would
+    make a text of every number. Numbers with a decimal comma count as numbers here.
+
+    >>> check_numbers("age", ["40", "6o", "?", "50"], lines=[2, 3, 4, 5])
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: Column 'age' has 2 numbers and 1 other value: line 3 has '6o'. Correct what is wrong, \
+or leave it blank; a column of names is read as texts with categories=['age'].
+    """
+    known = [(line, text) for line, text in zip(lines, texts, strict=True) if text.lower() not in BLANKS]
+    others = [(line, text) for line, text in known if not is_number(text)]
+    numbers, commas = len(known) - len(others), sum(has_decimal_comma(text) for _, text in others)
+    if not others or 2 * (numbers + commas) < len(known):
+        return
+    line, text = others[0]
+    first = f"line {line} has {text!r:.60}" + ", with a decimal comma; write 10.5, not 10,5" * has_decimal_comma(text)
+    raise InputError(
+        f"Column {name!r:.100} has {counted(numbers, 'number')} and {counted(len(others), 'other value')}: {first}. "
+        f"Correct what is wrong, or {remedy}; a column of names is read as texts with "
+        f"{_with('categories', categories, name)}."
+    )
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Whether a text would be a number with a point in the place of a comma.
+
+    >>> [has_decimal_comma(text) for text in ("10,5", "-1.234,5", "10.5", "a,5")]
+    [True, True, False, False]
+    """
+    return DECIMAL_COMMA.fullmatch(text) is not None
 
 
 def of(
-    columns: Mapping[str, Sequence[str]], drop: str | Sequence[str] = (), categories: str | Sequence[str] = (),
-    scale: bool = True,
+    columns: Mapping[str, Sequence[str]], lines: Sequence[int], drop: str | Sequence[str] = (),
+    categories: str | Sequence[str] = (), scale: bool = True,
 ) -> Preparation:  # fmt: skip
     """The kinds of these columns: numbers where all values that are not blank are, else texts; nothing is fitted yet.
 
-    >>> of({"age": ["40", ""], "sex": ["m", "f"], "id": ["1", "2"]}, drop=["id"]).columns
+    lines: where each row stands in its file.
+
+    >>> of({"age": ["40", ""], "sex": ["m", "f"], "id": ["1", "2"]}, lines=[2, 3], drop=["id"]).columns
     (Column(name='age', values=None, mean=0.0, deviation=1.0), Column(name='sex', values=('f', 'm'), mean=0.0, \
 deviation=1.0))
     """
     found, names, left_out = [], listed(categories, columns), listed(drop, columns)
-    for name, values in columns.items():
+    for name, texts in columns.items():
         if name not in left_out:
-            texts = [value.strip() for value in values]
             known = [text for text in texts if text.lower() not in BLANKS]
             if not known:
                 raise InputError(f"Column {name!r:.100} is blank in every row. {_leave_out(name, drop)}")
+            if name not in names:
+                check_numbers(name, texts, lines, categories)
             words = Counter(text for text in texts if text and text.lower() in BLANKS)
             numeric = name not in names and all(map(is_number, known))
-            column = Column(name) if numeric else Column(name, _texts(name, texts, known, drop))
+            column = Column(name) if numeric else Column(name, _texts(name, known, drop))
             found.append(replace(column, words=dict(words.most_common(3))))
     if not found:
         raise InputError("There is no feature column beside the client and the target.")
     return Preparation(tuple(found), scale)
 
 
-def _texts(name: str, texts: list[str], known: list[str], drop: str | Sequence[str]) -> tuple[str, ...]:
+def _texts(name: str, known: list[str], drop: str | Sequence[str]) -> tuple[str, ...]:
     values = tuple(sorted(set(known)))
     if len(values) > MOST_VALUES:
-        row = next((row for row, text in enumerate(texts, 1) if text in values and not is_number(text)), 1)
-        first = f"row {row} has {texts[row - 1]!r:.60}"
         raise InputError(
-            f"Column {name!r:.100} is not all numbers ({first}) and has {len(values):,} different texts"
+            f"Column {name!r:.100} has {len(values):,} different texts, such as {known[0]!r:.60}"
             f"{_date_like(values).partition(',')[0]}; {MOST_VALUES} are allowed. {_leave_out(name, drop)}"
         )
     return values

@@ -11,26 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from ..data import FederatedData
-from ..data.csv_files import labels_of, read_csv
+from ..data.csv_files import FEW_CLASSES, MOST_CLASSES, labels_of, most_classes, read_csv
 from ..errors import InputError
 from ..models.linear import mlp, softmax_regression
 from ..task import Task, cross_entropy
 from .naming import named
-
-MOST_CLASSES = 1000
-FEW_CLASSES = 20  # so many may be rare
 
 
 def csv(
     file: str = "", client: str = "", target: str = "", test: str | float | None = 0.2, drop: str = "",
     categories: str = "", hidden: int | None = None, seed: int = 0,
 ) -> Task:  # fmt: skip
-    """A CSV file of your own: `csv:file=hearts.csv,client=hospital,target=ill`; see `FederatedData.from_csv`.
+    """A CSV file of your own: `csv:file=patients.csv,client=hospital,target=readmitted`; see `from_csv`.
 
     client, target: columns. test: the share of every client's rows that are kept for the test, or another file, or 0
     for no test set. drop, categories: columns to leave out, and columns of numbers that are names, with `|` between
-    them. hidden: the width of a hidden layer, none for a linear model. Targets that are texts or whole numbers are
-    classes, at most 1,000 of them; targets with a fraction are predicted by squared error.
+    them. hidden: the width of a hidden layer, none for a linear model. seed: which rows are held out. Targets that are
+    texts or whole numbers, or are named in categories, are classes, at most 1,000 of them; targets with a fraction are
+    predicted by squared error.
     """
     file = os.path.abspath(os.path.expanduser(file)) if file else ""  # a run may be resumed from elsewhere
     if missing := [key for key, value in {"file": file, "client": client, "target": target}.items() if not value]:
@@ -151,7 +149,7 @@ def _number_classes(data: FederatedData) -> None:
 
 def _check_classes(file: str, target: str, classes: int, rows: int) -> None:
     """Refuse a target that is not one of few classes: a number of the patient, a date, or a number to be predicted."""
-    if classes <= min(MOST_CLASSES, max(FEW_CLASSES, rows // 10)):
+    if classes <= most_classes(rows):
         return
     raise InputError(
         f"{file}: the target column {target!r:.100} has {classes:,} different values in {rows:,} rows, each of them a "

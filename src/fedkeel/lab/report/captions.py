@@ -36,6 +36,13 @@ def _tested(config: Mapping[str, Any]) -> str:
     return WHOLE if whole else f"on a fixed draw of {wanted:,} test samples"
 
 
+def measured(arms: Sequence[Arm], metric: str) -> str:
+    """On which samples the numbers that the arms are judged by were measured."""
+    if metric == "train_loss":
+        return "Losses are those of training, since there are no test samples"
+    return f"{'Accuracies' if metric == 'accuracy' else 'Losses'} are {tested(arms)}"
+
+
 def base_of(arms: Sequence[Arm]) -> tuple[str, float] | None:
     """The most frequent training label, and what always predicting it would score; None where that is not known."""
     known = arms[0].config.get("tested", {})
@@ -125,7 +132,6 @@ def _momentum(arm: Arm) -> float | None:
 
 def notes(arms: Sequence[Arm], metric: str) -> list[str]:
     """Sentences below a table: where its numbers come from, and what its marks mean."""
-    what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
-    where = [] if what is None else [f"{what} are {tested(arms)}"]
+    where = [] if metric == "train_loss" else [measured(arms, metric)]
     base = base_rate(arms) if metric == "accuracy" else []
     return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms), *not_begun(arms))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from rich import box
@@ -15,6 +16,7 @@ from ...run.history import History
 from ..compare import has_time, mean_curve
 from ..stats import Arm, window
 from . import captions
+from .verdict import METRICS, metric_of
 
 COLOURS = (
     "cyan", "magenta", "yellow", "green", "red", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "white",
@@ -76,14 +78,18 @@ def table(
     sim_seconds: the simulated time after which the runs ended, if it was not by their rounds.
     """
     seeds = len(arms[0].histories)
+    metric = metric_of(chain.from_iterable(arm.histories for arm in arms))
+    arms = [replace(arm, metric=metric) for arm in arms]
     by_client = any(arm.histories[0].last("client_accuracy") is not None for arm in arms)
     costs = target is not None and console.width >= WIDE
     full = console.width >= FULL + (CLIENTS if by_client else 0)
     timed = all(arm.timed for arm in arms)
     in_all = timed and all(arm.never for arm in arms)  # else there are seconds to the target
-    averaged = window(rounds) if full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
+    scored = metric == "accuracy"
+    averaged = window(rounds) if scored and full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
     averaged = 0 if timed else averaged  # there is no room for it, and rounds are of different length
-    sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
+    levels = any(arm.histories[0].last("flops") is not None for arm in arms)
+    sized = scored and levels  # what a part buys
     columns: dict[str, list[str]] = {}
     if target is not None:
         columns[f"to {target:g}: rounds" if costs else f"to {target:g}"] = [arm.rounds_text() for arm in arms]
@@ -99,7 +105,8 @@ def table(
         columns[f"last {averaged}"] = [f"{statistics.mean(values):.4f}" if values else "-" for values in lasts]
     if in_all:
         columns["seconds in all"] = [_mean_last(arm, "sim_seconds", "{:,.1f}") for arm in arms]
-    columns["at the end"] = [arm.final_text() for arm in arms]
+    end = "at the end" if scored else f"{METRICS[metric]} at the end"
+    columns[end] = [arm.final_text() for arm in arms]
     if by_client:
         for name, column in (("clients", "client_accuracy"), ("worst tenth", "client_accuracy_worst")):
             columns[name] = [_mean_last(arm, column) for arm in arms]
@@ -117,9 +124,9 @@ def table(
         view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
     ended = f"{rounds} round{'s' if rounds != 1 else ''}" if sim_seconds is None else f"{sim_seconds:g} simulated s"
-    after = f"Accuracies are {captions.tested(arms)}, at the end after {ended}"
+    after = f"{captions.measured(arms, metric)}, at the end after {ended}"
     notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
-    notes += captions.base_rate(arms)
+    notes += captions.base_rate(arms) if scored else []
     if averaged:
         notes.append(f"'last {averaged}' is the mean accuracy {_over_last(arms, averaged)}")
     if target is not None and any(arm.missed < seeds for arm in arms):

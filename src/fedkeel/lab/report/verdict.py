@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from typing import Any
 
+from ...run.history import History
 from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_rounds
 from . import captions
 from .captions import listed
@@ -20,9 +21,9 @@ COSTS = {"round": "rounds", "sim_seconds": "simulated seconds", "gradients": "gr
 Planned = tuple[str, int]  # an algorithm and a seed
 
 
-def metric_of(groups: Sequence[Group]) -> str:
-    """What the runs are judged by: accuracy, else the loss on the test set, else the training loss."""
-    known = columns(run.history for run in all_runs(groups))
+def metric_of(histories: Iterable[History]) -> str:
+    """What runs are judged by: accuracy, else the loss on the test set, else the training loss."""
+    known = columns(histories)
     return next((metric for metric in METRICS if metric in known), "accuracy")
 
 
@@ -92,7 +93,7 @@ class Comparison:
 
 def compare(groups: Sequence[Group]) -> Comparison:
     """The numbers of these arms."""
-    metric = metric_of(groups)
+    metric = metric_of(run.history for run in all_runs(groups))
     target = number(groups[0].runs[0].config.get("target")) if metric == "accuracy" else None
     length = length_of([run.config for run in all_runs(groups)])
     arms = []
@@ -324,7 +325,8 @@ def comparable(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> bool
 
 def standing(groups: Sequence[Group], waiting: Sequence[Planned] = ()) -> dict[str, Any]:
     """Where the arms stand before they are comparable: a headline and points as `in_words` has them, no verdict."""
-    metric, runs = metric_of(groups), all_runs(groups)
+    runs = all_runs(groups)
+    metric = metric_of(run.history for run in runs)
     points = []
     ended, planned = sum(run.complete for run in runs), len(runs) + len(waiting)
     if ended < planned:
