@@ -8,6 +8,8 @@ from typing import Any
 from ..stats import Arm
 
 WHOLE = "on the test set"
+CLIENT_HEADS = {"client_accuracy": "clients", "client_accuracy_worst": "worst tenth"}
+CLIENTS_ARE = "Accuracies are means over seeds, on the client's own test rows; the lowest client comes first."
 COST_BOUND = "'>' marks means in which seeds that did not reach the target count with their whole run"
 
 
@@ -58,6 +60,19 @@ def worst_tenth(arms: Sequence[Arm]) -> str:
     """
     clients = arms[0].config.get("tested", {}).get("clients")
     return "the worst tenth" + ("" if clients is None else f" ({max(1, clients // 10):,} of {clients:,} clients)")
+
+
+def has_clients(arms: Sequence[Arm]) -> bool:
+    """Whether some arm was tested on each client's own samples."""
+    return any(arm.mean_last("client_accuracy") is not None for arm in arms)
+
+
+def by_client(arms: Sequence[Arm]) -> list[str]:
+    """What the columns about clients are, where the table has them."""
+    if not has_clients(arms):
+        return []
+    own = f"means over all clients, and {worst_tenth(arms)}, on their own test samples"
+    return [f"'clients' and 'worst tenth' are {own}; fedkeel compare DIR --clients lists every client by name"]
 
 
 def cut_short(arms: Sequence[Arm]) -> list[str]:
@@ -128,4 +143,9 @@ def notes(arms: Sequence[Arm], metric: str) -> list[str]:
     what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
     where = [] if what is None else [f"{what} are {tested(arms)}"]
     base = base_rate(arms) if metric == "accuracy" else []
-    return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms), *not_begun(arms))]
+    return [f"{text}." for text in (*where, *base, *marks(arms))]
+
+
+def marks(arms: Sequence[Arm]) -> list[str]:
+    """What stands below every table: the meaning of its marks and columns, and what an arm's name does not say."""
+    return [*bounds(arms), *by_client(arms), *cut_short(arms), *momentum(arms), *not_begun(arms)]
