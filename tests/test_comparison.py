@@ -626,6 +626,38 @@ def test_clients_are_not_listed_without_their_tests_or_on_data_that_changed(
         fk.Comparison([made.folders[0]], other).clients()
 
 
+def test_tables_say_that_seeds_do_not_change_which_rows_are_held_out(by_client: Path, capsys: Any) -> None:
+    made = fk.Comparison.read(by_client)
+    told = "the same held-out samples; to draw others, give another seed of the task, such as csv:...,seed=1."
+    for text in (said_by(made, capsys), made.to_latex(), " ".join(document(made.groups)["table"]["notes"])):
+        assert told in text
+    mine = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=2, client_test=0.2)
+    assert "same held-out samples; to draw others, give another seed of held_out or from_csv." in said_by(mine, capsys)
+    one_seed = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1, client_test=0.2)
+    own_test = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=2)
+    assert "held-out" not in said_by(one_seed, capsys) + said_by(own_test, capsys)
+
+
+def test_a_csv_task_with_a_test_share_says_that_it_was_drawn_and_one_with_a_test_file_does_not(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\nA,4,no\nB,2,yes\n" * 3)
+    for test, drawn in (("0.3", True), (str(tmp_path / "t.csv"), None)):
+        task = fk.tasks.get(f"csv:file={tmp_path / 't.csv'},client=site,target=ill,test={test}")
+        assert fk.train(task, "fedavg", rounds=1).config["tested"].get("drawn") is drawn
+
+
+def test_without_test_data_the_command_names_its_flag_and_the_table_has_no_test_set(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\n" * 3)
+    task = f"csv:file={tmp_path / 't.csv'},client=site,target=ill,test=0"
+    assert main(["run", task, "fedavg", "--rounds", "8", "--out", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr()
+    assert "--client-test 0.2" in said.err and "test=0.2 of the task csv" in said.err
+    out = " ".join(said.out.split())
+    assert "There is no accuracy, because the data have no test set." in out
+    assert "on the test set" not in out and "last 2" not in out
+
+
 def test_an_arm_that_diverged_has_no_accuracy_on_clients() -> None:
     arms = {"good": "fedavg", "bad": "fedavg:lr=1e38"}
     made = fk.compare(own_task(), arms, WORLD, rounds=2, seeds=1, client_test=0.2)

@@ -63,6 +63,7 @@ class FederatedData:
         self.validation: Pair | None = None  # see `held_out`
         self.client_test: Pair | None = None  # the same, with the clients' own parts in `client_test_offsets`
         self.client_test_offsets: NDArray[np.int64] | None = None
+        self.test_drawn = False  # test samples, or those of clients, are a share that `held_out` drew
         self._validate()
 
     @classmethod
@@ -374,6 +375,7 @@ class FederatedData:
         if part == "client_test":
             same.client_test_offsets = np.concatenate([[0], np.cumsum(counts)])
         parts = ("client_test", "test") if part == "client_test" and self.test is None else (part,)
+        same.test_drawn = self.test_drawn or part != "validation"
         for name in parts:
             setattr(same, name, (self.x[other], self.y[other]))
         if self.table is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
+from ...tasks import TASKS
 from ..stats import Arm
 
 WHOLE = "on the test set"
@@ -75,6 +77,18 @@ def by_client(arms: Sequence[Arm]) -> list[str]:
     return [f"'clients' and 'worst tenth' are {own}; fedkeel compare DIR --clients lists every client by name"]
 
 
+def same_rows(arms: Sequence[Arm]) -> list[str]:
+    """That seeds do not change which samples are held out, where a share was drawn and intervals might be read so."""
+    config = arms[0].config
+    if not config.get("tested", {}).get("drawn") or len(arms[0].histories) < 2:
+        return []
+    name = str(config["task"]).partition(":")[0]
+    named = name in TASKS and "seed" in signature(TASKS[name]).parameters
+    other = f"another seed of the task, such as {name}:...,seed=1" if named else "another seed of held_out or from_csv"
+    same = "± is over seeds of the training, which are all tested on the same held-out samples"
+    return [f"{same}; to draw others, give {other}"]
+
+
 def cut_short(arms: Sequence[Arm]) -> list[str]:
     """How many clients a deadline cuts short; those that do some of their steps are neither late nor lost."""
     config = arms[0].config
@@ -138,14 +152,19 @@ def _momentum(arm: Arm) -> float | None:
     return found
 
 
+def where(arms: Sequence[Arm], metric: str) -> str | None:
+    """On which samples the metric was measured; None where there are no test samples or no such metric."""
+    what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
+    return None if what is None or not any(arm.finals for arm in arms) else f"{what} are {tested(arms)}"
+
+
 def notes(arms: Sequence[Arm], metric: str) -> list[str]:
     """Sentences below a table: where its numbers come from, and what its marks mean."""
-    what = {"accuracy": "Accuracies", "loss": "Losses"}.get(metric)
-    where = [] if what is None else [f"{what} are {tested(arms)}"]
+    place = where(arms, metric)
     base = base_rate(arms) if metric == "accuracy" else []
-    return [f"{text}." for text in (*where, *base, *marks(arms))]
+    return [f"{text}." for text in (*([place] if place else []), *base, *marks(arms))]
 
 
 def marks(arms: Sequence[Arm]) -> list[str]:
     """What stands below every table: the meaning of its marks and columns, and what an arm's name does not say."""
-    return [*bounds(arms), *by_client(arms), *cut_short(arms), *momentum(arms), *not_begun(arms)]
+    return [*bounds(arms), *same_rows(arms), *by_client(arms), *cut_short(arms), *momentum(arms), *not_begun(arms)]

@@ -83,6 +83,7 @@ def table(
     in_all = timed and all(arm.never for arm in arms)  # else there are seconds to the target
     averaged = window(rounds) if full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
     averaged = 0 if timed else averaged  # there is no room for it, and rounds are of different length
+    averaged = averaged if any(arm.lasts(averaged) for arm in arms) else 0
     sized = any(arm.histories[0].last("flops") is not None for arm in arms)  # arms with levels: what a part buys
     columns: dict[str, list[str]] = {}
     if target is not None:
@@ -116,8 +117,9 @@ def table(
         view.add_row(Text("■", style=colour(number)), Text(arm.name), *cells)
     console.print(view)
     ended = f"{rounds} round{'s' if rounds != 1 else ''}" if sim_seconds is None else f"{sim_seconds:g} simulated s"
-    after = f"Accuracies are {captions.tested(arms)}, at the end after {ended}"
-    notes = [f"{after}, as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else f"{after}, of one seed"]
+    over = f"as means over {seeds} seeds with 95 % intervals (±)" if seeds > 1 else "of one seed"
+    where = captions.where(arms, arms[0].metric)
+    notes = [_no_metric(arms) if where is None else f"{where}, at the end after {ended}, {over}"]
     notes += captions.base_rate(arms)
     if averaged:
         notes.append(f"'last {averaged}' is the mean accuracy {_over_last(arms, averaged)}")
@@ -147,6 +149,12 @@ def clients(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Consol
         view.add_row(*map(Text, row))
     console.print(view)
     console.print(Text(captions.CLIENTS_ARE, style="dim"), soft_wrap=True)
+
+
+def _no_metric(arms: Sequence[Arm]) -> str:
+    """Why there is no accuracy: of runs whose model was not tested, and of those whose task has none."""
+    tested = "samples" in arms[0].config.get("tested", {})
+    return "There is no accuracy" + (" of this task" if tested else ", because the data have no test set")
 
 
 def _over_last(arms: Sequence[Arm], n: int) -> str:
