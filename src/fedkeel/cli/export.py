@@ -10,7 +10,7 @@ from . import flags
 
 EXAMPLES = """examples:
   fedkeel export runs/hearts/scaffold/seed-0 --out hearts-model
-  fedkeel export runs/first --to onnx --out digits-onnx
+  fedkeel export runs/first/fedavg/seed-0 --to onnx --out digits-onnx
 
 The folder holds model.pt2 (torch.export; it loads without pickle and without the model's class) or model.onnx, with the
 preparation of inputs inside; about.json, which says what the model takes and gives; and predict.py for tables. ONNX
@@ -20,7 +20,12 @@ needs pip install "fedkeel[onnx]"."""
 def add_command(commands: Any) -> None:
     """Add `export` to the command's parser."""
     made = flags.add_command(commands, "export", do, "a trained model as files for torch or ONNX", EXAMPLES)
-    made.add_argument("folder", metavar="DIR", type=Path, help="the directory of one run")
+    made.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="the directory of one run; of a comparison, that of one algorithm and seed",
+    )
     made.add_argument(
         "--to", metavar="KIND", default="torch", choices=["torch", "onnx"], help="torch (default) or onnx"
     )
