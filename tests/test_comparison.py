@@ -265,7 +265,7 @@ def test_without_matplotlib_jupyter_gets_the_table_and_the_command() -> None:
         "except fk.MissingExtra as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'Writing a picture needs matplotlib: pip install "fedkeel[plot]"'
+    assert done.stdout.strip() == 'Writing a picture needs matplotlib: pip install "matplotlib>=3.8"'
 
 
 # Figures

@@ -51,9 +51,9 @@ def test_without_flower_the_error_has_the_command_that_installs_it(
     main(["deploy", "init", str(tmp_path / "app"), "synthetic", "fedavg"])
     assert main(["deploy", "local", str(tmp_path / "app")]) == 1
     said = capsys.readouterr().err
-    assert 'pip install "fedkeel[flower]"' in said and "Logs and keys" not in said
+    assert 'pip install "flwr' in said and "Logs and keys" not in said
     assert not (tmp_path / "app" / ".deploy").exists()
-    with pytest.raises(fk.MissingExtra, match="flower"):
+    with pytest.raises(fk.MissingExtra, match="flwr"):
         App(lambda node: fk.tasks.get("synthetic")).client()
 
 

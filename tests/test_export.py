@@ -81,7 +81,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(hearts, tmp_path, monkey
 def test_without_onnx_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["export", "x", "--to", "onnx", "--out", str(tmp_path / "o")]) == 1
-    assert 'pip install "fedkeel[onnx]"' in capsys.readouterr().err
+    assert 'pip install "onnx>=1.16"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["torch", "onnx"])

@@ -6,15 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..errors import install_command
 from . import flags
 
-EXAMPLES = """examples:
+EXAMPLES = f"""examples:
   fedkeel export runs/hearts/scaffold/seed-0 --out hearts-model
-  fedkeel export runs/first/fedavg/seed-0 --to onnx --out digits-onnx
+  fedkeel export runs/first/fedavgcm/seed-0 --to onnx --out first-onnx
 
 The folder holds model.pt2 (torch.export; it loads without pickle and without the model's class) or model.onnx, with the
 preparation of inputs inside; about.json, which says what the model takes and gives; and predict.py for tables. ONNX
-needs pip install "fedkeel[onnx]"."""
+needs {install_command("onnx")}"""
 
 
 def add_command(commands: Any) -> None:

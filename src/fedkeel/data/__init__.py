@@ -261,7 +261,7 @@ class FederatedData:
         """Pictures in folders: `CLIENT/CLASS/picture.png`, or `CLASS/picture.png` with a partition.
 
         They become `[3, size, size]` in 0..1: the largest square in the middle, scaled. Classes are numbered by sorted
-        name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow: `pip install "fedkeel[images]"`.
+        name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow, the extra `images`.
 
         >>> FederatedData.from_folder("/nowhere", size=32)
         Traceback (most recent call last):

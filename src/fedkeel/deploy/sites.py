@@ -60,8 +60,9 @@ WITHOUT_TEST = "the rows that the task trains on, by client."
 STEPS = """These files are for a trial on this machine: {rows}
 Between machines nobody needs them, nor the file they come from:
 
-- Each site has fedkeel[flower] and a CSV of its own rows with the columns {columns}. Others are not
-  read. It starts its SuperNode with --node-config "partition-id=0 file='/path/to/own.csv'", with its own number.
+- Each site has fedkeel and Flower (pip install ".[flower]" in a clone of fedkeel) and a CSV of its own rows with the
+  columns {columns}. Others are not read.
+  It starts its SuperNode with --node-config "partition-id=0 file='/path/to/own.csv'", with its own number.
 - The server needs no rows. With test-file in pyproject.toml, a CSV on the server with these columns, the history has
   loss and accuracy; whoever runs the server sees those rows. {trial}
 - {preparation} is sent to every site with the app. It holds no row, but it was fitted on rows of all clients: it
