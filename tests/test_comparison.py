@@ -658,6 +658,14 @@ def test_without_test_data_the_command_names_its_flag_and_the_table_has_no_test_
     assert "on the test set" not in out and "last 2" not in out
 
 
+def test_a_table_of_a_task_without_accuracy_says_where_its_loss_is(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "t.csv").write_text("site,a,dose\n" + "A,1,0.5\nA,2,1.5\nB,3,2.5\nB,1,0.7\n" * 3)
+    task = f"csv:file={tmp_path / 't.csv'},client=site,target=dose"
+    assert main(["run", task, "fedavg", "--rounds", "2", "--seeds", "2", "--out", str(tmp_path / "r")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "There is no accuracy of this task; fedkeel report shows its test loss. Saved in" in out
+
+
 def test_an_arm_that_diverged_has_no_accuracy_on_clients() -> None:
     arms = {"good": "fedavg", "bad": "fedavg:lr=1e38"}
     made = fk.compare(own_task(), arms, WORLD, rounds=2, seeds=1, client_test=0.2)

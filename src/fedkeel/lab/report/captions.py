@@ -80,7 +80,7 @@ def by_client(arms: Sequence[Arm]) -> list[str]:
 def same_rows(arms: Sequence[Arm]) -> list[str]:
     """That seeds do not change which samples are held out, where a share was drawn and intervals might be read so."""
     config = arms[0].config
-    if not config.get("tested", {}).get("drawn") or len(arms[0].histories) < 2:
+    if not config.get("tested", {}).get("drawn") or len(arms[0].finals) < 2:
         return []
     name = str(config["task"]).partition(":")[0]
     named = name in TASKS and "seed" in signature(TASKS[name]).parameters

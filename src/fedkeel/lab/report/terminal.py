@@ -154,7 +154,8 @@ def clients(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Consol
 def _no_metric(arms: Sequence[Arm]) -> str:
     """Why there is no accuracy: of runs whose model was not tested, and of those whose task has none."""
     tested = "samples" in arms[0].config.get("tested", {})
-    return "There is no accuracy" + (" of this task" if tested else ", because the data have no test set")
+    why = " of this task; fedkeel report shows its test loss" if tested else ", because the data have no test set"
+    return f"There is no accuracy{why}"
 
 
 def _over_last(arms: Sequence[Arm], n: int) -> str:
