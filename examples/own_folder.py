@@ -11,7 +11,7 @@ import fedkeel as fk
 try:
     from PIL import Image
 except ImportError:
-    print('Reading pictures needs Pillow: pip install "fedkeel[images]"')
+    print('Reading pictures needs Pillow: pip install ".[images]"')
     raise SystemExit from None
 
 random.seed(0)

@@ -12,7 +12,7 @@ try:
     from datasets import Dataset
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 except ImportError:
-    print('Data sets and models of Hugging Face: pip install "fedkeel[hf]"')
+    print('Data sets and models of Hugging Face: pip install ".[hf]"')
     raise SystemExit from None
 
 random.seed(0)

@@ -20,6 +20,7 @@ from torch import nn
 import fedkeel as fk
 from fedkeel.cli import main
 from fedkeel.lab.report import figure
+from fedkeel.lab.report.page import document
 from fedkeel.lab.report.replay import IN_PYTHON
 from fedkeel.lab.stats import interval
 from fedkeel.run import training
@@ -264,7 +265,7 @@ def test_without_matplotlib_jupyter_gets_the_table_and_the_command() -> None:
         "except fk.MissingExtra as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'Writing a picture needs matplotlib: pip install "fedkeel[plot]"'
+    assert done.stdout.strip() == 'Writing a picture needs matplotlib: pip install "matplotlib>=3.8"'
 
 
 # Figures
@@ -569,6 +570,118 @@ def test_the_footnote_says_how_many_clients_the_worst_tenth_is(capsys: Any) -> N
     told = said_by(made, capsys)
     assert "the worst tenth (1 of 8 clients)" in told
     assert " worst tenth " in told.partition("■")[0]  # the column has room
+
+
+@pytest.fixture(scope="module")
+def by_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two algorithms with two seeds on a table of three sites, which the command tests on each of them."""
+    folder = tmp_path_factory.mktemp("clients")
+    rows = [f"{['Mary', 'North', 'South'][i % 3]},{i % 7},{i % 5},{'ill' if i % 7 > 3 else 'well'}" for i in range(120)]
+    (folder / "t.csv").write_text("\n".join(["site,a,b,state", *rows]) + "\n")
+    task = f"csv:file={folder / 't.csv'},client=site,target=state,test=0"
+    words = ["run", task, "fedavg", "fedprox:mu=1", "--seeds", "2", "--rounds", "2", "--client-test", "0.25"]
+    assert main([*words, "--out", str(folder / "runs")]) == 0
+    return folder / "runs"
+
+
+def test_every_client_is_listed_by_name_with_its_test_rows_and_the_mean_over_seeds(by_client: Path) -> None:
+    made = fk.Comparison.read(by_client)
+    clients = made.clients()
+    assert {one["client"]: one["test_rows"] for one in clients} == {"Mary": 10, "North": 10, "South": 10}
+    for group in made.groups:
+        lasts = [run.history[-1]["client_accuracy"] for run in group.runs]
+        assert np.mean([one["accuracy"][group.name] for one in clients]) == pytest.approx(np.mean(lasts), abs=1e-4)
+    means = [sum(one["accuracy"].values()) for one in clients]
+    assert means == sorted(means)
+
+
+def test_the_command_prints_clients_in_every_shape(by_client: Path, capsys: Any) -> None:
+    clients = fk.Comparison.read(by_client).clients()
+    capsys.readouterr()
+    said = {}
+    for shape in ("--json", "--csv", "--markdown", "--latex", "--clients"):
+        assert main(["compare", str(by_client), "--clients", shape]) == 0
+        said[shape] = capsys.readouterr().out
+    assert json.loads(said["--json"])["comparisons"][0]["clients"] == clients
+    rows = list(csv.DictReader(io.StringIO(said["--csv"])))
+    assert [(row["client"], float(row["fedavg"])) for row in rows] == [
+        (one["client"], one["accuracy"]["fedavg"]) for one in clients
+    ]
+    lowest = clients[0]
+    cells = [lowest["client"], "10", *(f"{value:.4f}" for value in lowest["accuracy"].values())]
+    assert f"| {' | '.join(cells)} |" in said["--markdown"]
+    assert f"{' & '.join(cells)} " in said["--latex"]
+    assert " ".join(cells) in " ".join(said["--clients"].split())
+
+
+def test_clients_are_not_listed_without_their_tests_or_on_data_that_changed(
+    by_client: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert main(["run", "synthetic:users=5", "fedavg", "--rounds", "1", "--out", str(tmp_path / "r")]) == 0
+    assert main(["compare", str(tmp_path / "r"), "--clients"]) == 2
+    assert "run them with --client-test 0.2" in capsys.readouterr().err
+    made = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1, client_test=0.2)
+    other = own_task(data=fk.tasks.synthetic(users=9).data)
+    with pytest.raises(fk.InputError, match="The data have changed since these runs"):
+        fk.Comparison([made.folders[0]], other).clients()
+
+
+def test_tables_say_that_seeds_do_not_change_which_rows_are_held_out(by_client: Path, capsys: Any) -> None:
+    made = fk.Comparison.read(by_client)
+    told = "the same held-out samples; to draw others, give another seed of the task, such as csv:...,seed=1."
+    for text in (said_by(made, capsys), made.to_latex(), " ".join(document(made.groups)["table"]["notes"])):
+        assert told in text
+    mine = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=2, client_test=0.2)
+    assert "same held-out samples; to draw others, give another seed of held_out or from_csv." in said_by(mine, capsys)
+    one_seed = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=1, client_test=0.2)
+    own_test = fk.compare(own_task(), ["fedavg"], WORLD, rounds=1, seeds=2)
+    assert "held-out" not in said_by(one_seed, capsys) + said_by(own_test, capsys)
+
+
+def test_a_csv_task_with_a_test_share_says_that_it_was_drawn_and_one_with_a_test_file_does_not(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\nA,4,no\nB,2,yes\n" * 3)
+    for test, drawn in (("0.3", True), (str(tmp_path / "t.csv"), None)):
+        task = fk.tasks.get(f"csv:file={tmp_path / 't.csv'},client=site,target=ill,test={test}")
+        assert fk.train(task, "fedavg", rounds=1).config["tested"].get("drawn") is drawn
+
+
+def test_without_test_data_the_command_names_its_flag_and_the_table_has_no_test_set(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\n" * 3)
+    task = f"csv:file={tmp_path / 't.csv'},client=site,target=ill,test=0"
+    assert main(["run", task, "fedavg", "--rounds", "8", "--out", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr()
+    assert "--client-test 0.2" in said.err and "test=0.2 of the task csv" in said.err
+    out = " ".join(said.out.split())
+    assert "Losses are those of training, since there are no test samples" in out
+    assert "on the test set" not in out and "last 2" not in out
+
+
+def test_a_table_of_a_task_without_accuracy_has_its_loss(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "t.csv").write_text("site,a,dose\n" + "A,1,0.5\nA,2,1.5\nB,3,2.5\nB,1,0.7\n" * 3)
+    task = f"csv:file={tmp_path / 't.csv'},client=site,target=dose"
+    assert main(["run", task, "fedavg", "--rounds", "2", "--seeds", "2", "--out", str(tmp_path / "r")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "test loss at the end" in out and "Losses are on the test set" in out and "ccurac" not in out
+
+
+def test_an_arm_that_diverged_has_no_accuracy_on_clients() -> None:
+    arms = {"good": "fedavg", "bad": "fedavg:lr=1e38"}
+    made = fk.compare(own_task(), arms, WORLD, rounds=2, seeds=1, client_test=0.2)
+    assert {one["accuracy"]["bad"] for one in made.clients()} == {None}
+    assert all(one["accuracy"]["good"] is not None for one in made.clients())
+
+
+def test_tables_for_papers_and_the_report_have_the_columns_about_clients(by_client: Path) -> None:
+    made = fk.Comparison.read(by_client)
+    lasts = [run.history[-1]["client_accuracy_worst"] for run in made.groups[0].runs]
+    heads, _, first = made.to_markdown().splitlines()[:3]
+    assert dict(zip(heads.split(" | "), first.split(" | "), strict=True))["worst tenth"] == f"{np.mean(lasts):.4f}"
+    assert float(next(csv.DictReader(io.StringIO(made.to_csv())))["client_accuracy_worst"]) == np.mean(lasts)
+    assert "clients & worst tenth" in made.to_latex() and "(1 of 3 clients)" in made.to_latex()
+    assert re.search(r"textbf\{0\.\d{4} \$\\pm\$", made.to_latex())  # the accuracy, not another column
+    assert "worst tenth" in document(made.groups)["table"]["heads"]
 
 
 def test_a_table_says_where_ghbm_had_no_momentum_yet(capsys: pytest.CaptureFixture[str]) -> None:

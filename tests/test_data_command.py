@@ -92,7 +92,7 @@ def test_targets_that_are_no_labels_leave_only_the_sizes(capsys):
 def test_without_matplotlib_the_command_to_install_it_is_named(tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):  # another test may have imported it
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=r'pip install "fedkeel\[plot\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install "matplotlib>=3.8"'):
         run("show", "digits", "--out", tmp_path / "digits.png")
 
 

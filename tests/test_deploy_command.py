@@ -50,9 +50,10 @@ def test_without_flower_the_error_has_the_command_that_installs_it(
         monkeypatch.setitem(sys.modules, name, None)
     main(["deploy", "init", str(tmp_path / "app"), "synthetic", "fedavg"])
     assert main(["deploy", "local", str(tmp_path / "app")]) == 1
-    assert 'pip install "fedkeel[flower]"' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert 'pip install "flwr' in said and "Logs and keys" not in said
     assert not (tmp_path / "app" / ".deploy").exists()
-    with pytest.raises(fk.MissingExtra, match="flower"):
+    with pytest.raises(fk.MissingExtra, match="flwr"):
         App(lambda node: fk.tasks.get("synthetic")).client()
 
 
@@ -63,3 +64,31 @@ def test_settings_of_a_simulation_are_refused() -> None:
         refuse(fk.algorithm("fedbuff"), World())
     with pytest.raises(fk.InputError, match="simulated"):
         refuse(fk.algorithm("fedavg"), World(fleet="phones"))
+
+
+def test_init_refuses_an_algorithm_that_devices_do_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "init", str(tmp_path / "app"), "synthetic", "fedbuff"]) == 2
+    assert "Devices train in rounds" in capsys.readouterr().err and not (tmp_path / "app").exists()
+
+
+def test_init_says_how_many_rounds_there_are_and_where_to_change_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\n" * 3)
+    for number, task in enumerate(("synthetic", f"csv:file={tmp_path / 't.csv'},client=site,target=ill")):
+        assert main(["deploy", "init", str(tmp_path / str(number)), task, "fedavg"]) == 0
+        assert "trains 10 rounds; change rounds in pyproject.toml" in capsys.readouterr().out
+        settings = tomllib.loads((tmp_path / str(number) / "pyproject.toml").read_text())
+        assert settings["tool"]["flwr"]["app"]["config"]["rounds"] == 10
+
+
+def test_init_describes_test_rows_only_where_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("site,a,ill\n" + "A,1,no\nA,2,yes\nB,3,no\nB,1,yes\n" * 3)
+    for test, has in (("0", False), ("0.4", True)):
+        task = f"csv:file={tmp_path / 't.csv'},client=site,target=ill,test={test}"
+        folder = tmp_path / test
+        assert main(["deploy", "init", str(folder), task, "fedavg"]) == 0
+        about = (folder / "data" / "README.md").read_text()
+        assert (folder / "data" / "test.csv").exists() == has
+        for text in (about, capsys.readouterr().out):
+            assert ("test.csv" in text) == has

@@ -1,9 +1,11 @@
 import pickle
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 import fedkeel as fk
-from fedkeel.errors import check, is_count, is_number, unknown
+from fedkeel.errors import check, install_command, is_count, is_number, unknown
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,24 @@ def test_an_object_owns_the_message_by_its_class():
 
 def test_a_missing_extra_names_the_command():
     error = fk.MissingExtra("pandas", "pandas", "to_pandas")
-    assert str(error) == 'to_pandas needs pandas: pip install "fedkeel[pandas]"'
+    assert str(error) == 'to_pandas needs pandas: pip install "pandas>=2"'
+
+
+def test_the_command_for_an_extra_has_all_that_it_needs_and_no_release_of_ours(monkeypatch):
+    assert install_command("onnx") == 'pip install "onnx>=1.16" "onnxscript>=0.3" "onnxruntime>=1.18"'
+    assert set(install_command("flower").strip('"').partition("flwr")[2].split(",")) == {">=1.41", "<1.42"}
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    assert install_command("onnx") == 'pip install ".[onnx]"'
+
+
+def test_the_documents_and_messages_install_nothing_that_is_not_released():
+    root = Path(__file__).parents[1]
+    files = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("src/**/*.py"), *root.glob("examples/*")]
+    assert not [str(file) for file in files if 'pip install "fedkeel' in file.read_text(encoding="utf-8")]
 
 
 def test_the_nearest_name_is_suggested_and_without_one_all_are_listed():

@@ -25,3 +25,15 @@ def test_an_example_runs_and_is_short(example: Path, capsys: pytest.CaptureFixtu
     assert out
     assert "False" not in out
     assert len(example.read_text().splitlines()) < 60
+
+
+def test_the_example_on_worth_has_every_hospital_alone_federated_and_pooled(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(next(path for path in EXAMPLES if path.stem == "worth_it")), run_name="__main__")
+    _, heads, *hospitals, mean = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heads == ["hospital", "test", "rows", "alone", "federated", "pooled"]
+    assert [name for name, *_ in hospitals] == list("ABCDE")
+    assert 150 < sum(int(rows) for _, rows, *_ in hospitals) <= 180  # a fifth of 900
+    columns = [[float(value) for value in column] for column in list(zip(*hospitals, strict=True))[2:]]
+    assert [float(value) for value in mean[1:]] == pytest.approx([sum(c) / 5 for c in columns], abs=1e-3)
+    assert all(0.7 < value <= 1 for column in columns for value in column)
+    assert columns[0] != columns[1] != columns[2]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import runpy
 import subprocess
 import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fedkeel as fk
 from fedkeel.cli import main
+from fedkeel.lab import export
 from fedkeel.lab.export import Complete, raw_inputs
 
 CSV = "site,age,sex,ill\n" + "".join(
@@ -55,6 +61,8 @@ def test_scaled_pictures_go_in_raw():
         (["nowhere", "--out", "x"], "nowhere"),
         (["both", "--out", "x"], "both holds 2 runs; name one of them, such as"),
         (["run", "--out", "full"], "full is not empty"),
+        (["full", "--out", "x"], "There is no run with a history in full."),
+        (["run/fedavg/seed-0", "--out", "x"], "not the directory of a run or of a comparison; run is."),
         (["python", "--out", "x"], "in Python: fk.export(DIR, OUT, task=task)."),
     ],
 )
@@ -73,7 +81,35 @@ def test_what_cannot_be_exported_is_refused_in_one_line(hearts, tmp_path, monkey
 def test_without_onnx_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["export", "x", "--to", "onnx", "--out", str(tmp_path / "o")]) == 1
-    assert 'pip install "fedkeel[onnx]"' in capsys.readouterr().err
+    assert 'pip install "onnx>=1.16"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+@pytest.mark.parametrize(
+    ("scores", "classes", "lines"),
+    [
+        ([[0.0, 0.0], [0.0, 1.0]], ["a,b", "c"], ["prediction,probability", '"a,b",0.5000', "c,0.7311"]),
+        ([[0.0, 0.0], [0.0, 1.0]], None, ["prediction,probability", "0,0.5000", "1,0.7311"]),
+        ([1.5, -2.0], None, ["1.5", "-2.0"]),
+    ],
+)
+def test_predictions_have_probabilities_and_unknown_texts_are_said(
+    tmp_path, monkeypatch, capsys, to, scores, classes, lines
+):
+    session = SimpleNamespace(run=lambda names, inputs: [np.array(scores)])
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=lambda *_, **__: session))
+    loaded = SimpleNamespace(module=lambda: lambda rows: torch.tensor(scores))
+    monkeypatch.setattr(torch.export, "load", lambda file: loaded)
+    columns = [{"name": "ward", "values": ["heart", "lung"]}]
+    (tmp_path / "about.json").write_text(json.dumps({"preparation": {"columns": columns}, "classes": classes}))
+    (tmp_path / "rows.csv").write_text("ward,age\n?,1\noncology,2\n")
+    script = Path(export.__file__).with_name(f"predict_{to}.py.txt").read_text()
+    (tmp_path / "predict.py").write_text(script)
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / "rows.csv")])
+    runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+    said = capsys.readouterr()
+    assert said.out.splitlines() == lines
+    assert said.err == "row 2: ward 'oncology' was not in the training data; it is treated as blank\n"
 
 
 @pytest.mark.extra
@@ -89,14 +125,20 @@ def test_an_exported_table_predicts_raw_rows_without_fedkeel(hearts, tmp_path, t
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out" / "predict.py"), str(tmp_path / "rows.csv")]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stderr == "row 3: sex 'x' was not in the training data; it is treated as blank\n"
     run = fk.load(hearts)
     data = fk.tasks.get(run.config["task"]).held_out(0.2, "client_test").held_out(0.2).data
     raw = data.table.preparation.encode({"sex": ["f", "m", "x"], "age": ["30", "", "25"]})
-    best = run.model()(data.table.preparation.inputs(raw).float()).argmax(1)
-    assert found == [data.class_names[number] for number in best]
+    shares, best = run.model()(data.table.preparation.inputs(raw).float()).softmax(1).max(1)
+    lines = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [line["prediction"] for line in lines] == [data.class_names[number] for number in best]
+    assert [float(line["probability"]) for line in lines] == pytest.approx(shares.tolist(), abs=1e-4)
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["classes"] == ["no", "yes"] and about["run"]["algorithm"] == "fedavg"
+    assert about["run"]["task"] == "csv:file=hearts.csv,client=site,target=ill"
+    help_ = subprocess.run([*command[:-1], "--help"], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert help_.stdout.startswith("usage: python predict.py rows.csv\n") and not help_.stderr
     read = fk.FederatedData.from_preparation(tmp_path / "out" / "about.json")
     assert read.preparation == data.preparation and read.class_names == ["no", "yes"]
     (tmp_path / "rows.csv").write_text("sex,age\nf,30\nm,old\n")

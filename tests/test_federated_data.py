@@ -177,7 +177,7 @@ def test_a_hub_data_set_that_does_not_fit_is_refused(call, message):
 
 def test_a_hub_name_without_the_library_gives_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(fk.MissingExtra, match=r'needs datasets: pip install "fedkeel\[hf\]"'):
+    with pytest.raises(fk.MissingExtra, match=r'needs datasets: pip install "transformers>=4.40" "datasets>=2.14"'):
         FederatedData.from_huggingface("mnist", "image", "label", partition=natural)
 
 

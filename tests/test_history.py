@@ -92,7 +92,7 @@ def test_without_pandas_the_command_is_named(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(fk.MissingExtra, match=r"pip install \"fedkeel\[pandas\]\""):
+    with pytest.raises(fk.MissingExtra, match='pip install "pandas>=2"'):
         History([{"round": 0}]).to_pandas()
 
 

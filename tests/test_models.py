@@ -328,7 +328,7 @@ def test_bad_input_is_refused_in_one_line(call, message):
 @pytest.mark.parametrize("name", ["mobilenet_v2", "vit_b16", "distilbert"])
 def test_without_transformers_the_error_has_the_command(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(fk.MissingExtra, match=r'needs transformers: pip install "fedkeel\[hf\]"'):
+    with pytest.raises(fk.MissingExtra, match=r'needs transformers: pip install "transformers>=4.40" "datasets>=2.14"'):
         models.MODELS[name]()
 
 

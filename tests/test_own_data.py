@@ -411,7 +411,7 @@ def test_without_pillow_a_folder_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(fk.MissingExtra, match=r'pip install "fedkeel\[images\]"'):
+    with pytest.raises(fk.MissingExtra, match=r'pip install "Pillow>=10"'):
         FederatedData.from_folder(tmp_path, size=4)
 
 

@@ -15,12 +15,12 @@ def test_a_missing_package_is_named_with_the_command(tmp_path, monkeypatch):
     for package in ("pyarrow.parquet", "h5py", "PIL.Image"):
         monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / "a").write_bytes(b"x")
-    for reader, extra in (
-        (lambda f: read.parquet(f, ("a",)), "parquet"),
-        (lambda f: list(read.hdf5(f, ("a",))), "hdf5"),
-        (lambda f: read.picture(f, 8), "images"),
+    for reader, needed in (
+        (lambda f: read.parquet(f, ("a",)), "pyarrow>=14"),
+        (lambda f: list(read.hdf5(f, ("a",))), "h5py>=3.10"),
+        (lambda f: read.picture(f, 8), "Pillow>=10"),
     ):
-        with pytest.raises(MissingExtra, match=rf'pip install "fedkeel\[{extra}\]"'):
+        with pytest.raises(MissingExtra, match=rf'pip install "{needed}"'):
             reader(tmp_path / "a")
 
 

@@ -339,7 +339,7 @@ def test_client_accuracies_add_up_to_the_accuracy_on_all_of_their_data(tmp_path:
     (group,) = Reader().read([tmp_path])
     each = replay.client_accuracies(group.runs[0], task)
     sizes = np.diff(task.data.offsets)
-    assert sizes.max() < replay.SAMPLES // 12  # nobody's data are cut
+    assert sizes.max() < replay.PAGE.samples // 12  # nobody's data are cut
     whole = task.accuracy(run.model()(task.data.x.float()), task.data.y.long())
     assert whole == pytest.approx(float((each * sizes).sum() / sizes.sum()))
     panel = replay.accuracies([group], task)["arms"][0]

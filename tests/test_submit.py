@@ -24,7 +24,7 @@ def test_a_missing_submitit_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["submit", "slurm", "--minutes", "5", "--", *COMMAND, "--out", str(tmp_path / "runs")]) == 1
-    assert 'pip install "fedkeel[slurm]"' in capsys.readouterr().err
+    assert 'pip install "submitit>=1.5"' in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

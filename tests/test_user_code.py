@@ -423,7 +423,7 @@ def test_a_loader_in_the_place_of_federated_data_is_refused_with_what_to_use() -
 def test_without_a_test_set_one_line_says_what_is_missing() -> None:
     plain = toy()
     task = replace(plain, data=fk.FederatedData(plain.data.x, plain.data.y, plain.data.offsets))
-    with pytest.warns(fk.StabilityWarning, match=r"no test set, so the history has no test loss .* give test=\(inputs"):
+    with pytest.warns(fk.StabilityWarning, match=r"no test set, so the history has no test loss .* test=\(inputs"):
         run = play(task)
     assert run.history[-1]["accuracy"] is None
     with warnings.catch_warnings():

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from importlib import metadata
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,22 @@ class MissingExtra(FedkeelError, ImportError):
     """An optional dependency is missing."""
 
     def __init__(self, package: str, extra: str, why: str) -> None:
-        super().__init__(f'{why} needs {package}: pip install "fedkeel[{extra}]"')
+        super().__init__(f"{why} needs {package}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs what an extra of fedkeel needs; it works without a release of fedkeel on PyPI.
+
+    >>> install_command("pandas")
+    'pip install "pandas>=2"'
+    """
+    try:
+        known = metadata.requires("fedkeel") or []
+    except metadata.PackageNotFoundError:  # fedkeel runs from its sources and is not installed
+        known = []
+    parts = [line.partition(";") for line in known]
+    needed = [name.strip() for name, _, marker in parts if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
+    return "pip install " + " ".join(f'"{name}"' for name in needed or [f".[{extra}]"])
 
 
 class ClientError(FedkeelError, RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ def add_command(commands: Any) -> None:
     """Add `compare` to the command's parser."""
     compare = flags.add_command(commands, "compare", do, "the tables of finished comparisons, and ranks across tasks")
     compare.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="their directories, one task each")
+    compare.add_argument(
+        "--clients", action="store_true", help="accuracies by client, of runs with --client-test, instead of algorithms"
+    )
     shape = compare.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
     shape.add_argument("--latex", action="store_true", help="tables for LaTeX, with booktabs")
@@ -23,6 +27,8 @@ def add_command(commands: Any) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel compare DIR...`."""
+    if arguments.clients:
+        return _clients(arguments)
     if arguments.latex or arguments.csv or arguments.markdown:
         print(_exported(arguments), end="")
         return 0
@@ -58,9 +64,38 @@ def _exported(arguments: argparse.Namespace) -> str:
     known = [Comparison.read(folder) for folder in arguments.folders]
     if arguments.csv:
         return export.as_csv({str(one.folders[0]): (one.title, one.numbers) for one in known})
-    parts = []
-    for one in known:
-        table = one.to_latex() if arguments.latex else one.to_markdown()
-        head = f"% {one.title}" if arguments.latex else f"**{one.title}**\n"
-        parts.append(f"{head}\n{table}" if len(known) > 1 else table)
-    return "\n".join(parts)
+    tables = [(one.title, one.to_latex() if arguments.latex else one.to_markdown()) for one in known]
+    return _one_after_another(arguments, tables)
+
+
+def _one_after_another(arguments: argparse.Namespace, tables: Sequence[tuple[str, str]]) -> str:
+    """Tables for LaTeX or in Markdown, each below its title if there are several."""
+    if len(tables) == 1:
+        return tables[0][1]
+    heads = [f"% {title}" if arguments.latex else f"**{title}**\n" for title, _ in tables]
+    return "\n".join(f"{head}\n{table}" for head, (_, table) in zip(heads, tables, strict=True))
+
+
+def _clients(arguments: argparse.Namespace) -> int:
+    """`fedkeel compare DIR... --clients`."""
+    from ..lab.comparison import Comparison
+    from ..lab.report import export, terminal
+
+    read = [Comparison.read(folder) for folder in arguments.folders]
+    known = {str(one.folders[0]): (one.title, one.clients()) for one in read}
+    if arguments.csv:
+        print(export.clients_csv(known), end="")
+        return 0
+    if arguments.json:
+        comparisons = [{"task": task, "out": folder, "clients": found} for folder, (task, found) in known.items()]
+        print(json.dumps({"comparisons": comparisons}))
+        return 0
+    if arguments.latex or arguments.markdown:
+        made = export.clients_latex if arguments.latex else export.clients_markdown
+        print(_one_after_another(arguments, [(task, made(found)) for task, found in known.values()]), end="")
+        return 0
+    console = flags.terminal()
+    for folder, (task, found) in known.items():
+        console.print(f"{task} ({folder})", style="bold", highlight=False, soft_wrap=True)
+        terminal.clients(*export.client_texts(found), console)
+    return 0

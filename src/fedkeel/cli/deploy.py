@@ -54,18 +54,19 @@ def add_command(commands: Any) -> None:
 
 def init_app(arguments: argparse.Namespace) -> int:
     """`fedkeel deploy init DIR TASK ALGORITHM`."""
-    from ..deploy.project import write_project
+    from ..deploy.project import ROUNDS, write_project
     from ..deploy.sites import DATA, PREPARATION
 
     folder = arguments.folder
     sites = write_project(folder, arguments.task, arguments.algorithm)
+    trains = f"It trains {ROUNDS} rounds; change rounds in pyproject.toml, or give local --set rounds=100."
     if sites is None:
-        print(f"Wrote {folder}/app.py and pyproject.toml. Try it: fedkeel deploy local {folder}")
+        print(f"Wrote {folder}/app.py and pyproject.toml. {trains} Try it: fedkeel deploy local {folder}")
         return 0
     print(
         f"Wrote {folder}/app.py, pyproject.toml and {PREPARATION}, and below {folder}/{DATA} a file for each client, as"
     )
-    print(f"its site would have it. Try it: fedkeel deploy local {folder}\n\n{sites}", end="")
+    print(f"its site would have it. {trains} Try it: fedkeel deploy local {folder}\n\n{sites}", end="")
     return 0
 
 
@@ -105,6 +106,8 @@ def run_here(arguments: argparse.Namespace) -> int:
     tested = {"test-file": str(app.absolute() / DATA / TEST)} if files and (app / DATA / TEST).exists() else {}
     config = {"nodes": number} | tested | dict(map(_pair, arguments.set))
     rows: list[dict[str, Any]] = []
+    own = {place: f"file='{file}'" for place, file in enumerate(files)}
+    made = Deployment(app / ".deploy", number, arguments.tls, own)  # refuses to begin without Flower
     said = f"Logs and keys are in {app / '.deploy'}; what the server says about nodes is in {log_of(out)}."
     print(said, file=sys.stderr)
 
@@ -112,8 +115,7 @@ def run_here(arguments: argparse.Namespace) -> int:
         rows.append(row)
         print(line(row), file=sys.stderr, flush=True)
 
-    own = {place: f"file='{file}'" for place, file in enumerate(files)}
-    with Deployment(app / ".deploy", number, arguments.tls, own) as deployment:
+    with made as deployment:
         status = train_on(deployment, app, out, config, show)
     if arguments.json:
         print(json.dumps({"out": str(out), "status": status, "history": rows}))

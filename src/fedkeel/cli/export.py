@@ -6,21 +6,27 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..errors import install_command
 from . import flags
 
-EXAMPLES = """examples:
+EXAMPLES = f"""examples:
   fedkeel export runs/patients/scaffold/seed-0 --out readmitted
-  fedkeel export runs/first --to onnx --out digits-onnx
+  fedkeel export runs/first/fedavgcm/seed-0 --to onnx --out first-onnx
 
 The folder holds model.pt2 (torch.export; it loads without pickle and without the model's class) or model.onnx, with the
 preparation of inputs inside; about.json, which says what the model takes and gives; and predict.py for tables. ONNX
-needs pip install "fedkeel[onnx]"."""
+needs {install_command("onnx")}"""
 
 
 def add_command(commands: Any) -> None:
     """Add `export` to the command's parser."""
     made = flags.add_command(commands, "export", do, "a trained model as files for torch or ONNX", EXAMPLES)
-    made.add_argument("folder", metavar="DIR", type=Path, help="the directory of one run")
+    made.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="the directory of one run; of a comparison, that of one algorithm and seed",
+    )
     made.add_argument(
         "--to", metavar="KIND", default="torch", choices=["torch", "onnx"], help="torch (default) or onnx"
     )

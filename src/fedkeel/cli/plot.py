@@ -6,14 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..errors import install_command
 from . import flags
 
-EXAMPLES = """examples:
+EXAMPLES = f"""examples:
   fedkeel plot runs/demo --out fig.pdf
   fedkeel plot runs/synthetic runs/digits --out both.svg --x gradients
 
 Lines are means over seeds, bands their 95 % intervals (Student's t) or what --band says. Directories of one task share
-a panel, others get one each. Needs matplotlib: pip install "fedkeel[plot]"."""
+a panel, others get one each. Needs matplotlib: {install_command("plot")}"""
 
 
 def add_command(commands: Any) -> None:

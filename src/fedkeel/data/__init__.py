@@ -64,6 +64,7 @@ class FederatedData:
         self.client_test: Pair | None = None  # the same, with the clients' own parts in `client_test_offsets`
         self.client_test_offsets: NDArray[np.int64] | None = None
         self.sources: NDArray[np.int64] | None = None  # which sample each row is a copy of, where some have several
+        self.test_drawn = False  # test samples, or those of clients, are a share that `held_out` drew
         self._validate()
 
     @classmethod
@@ -264,7 +265,7 @@ class FederatedData:
         """Pictures in folders: `CLIENT/CLASS/picture.png`, or `CLASS/picture.png` with a partition.
 
         They become `[3, size, size]` in 0..1: the largest square in the middle, scaled. Classes are numbered by sorted
-        name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow: `pip install "fedkeel[images]"`.
+        name. test: a folder `CLASS/picture.png`. Reading pictures needs Pillow, the extra `images`.
 
         >>> FederatedData.from_folder("/nowhere", size=32)
         Traceback (most recent call last):
@@ -389,6 +390,7 @@ class FederatedData:
         if part == "client_test":
             same.client_test_offsets = np.concatenate([[0], np.cumsum(counts)])
         parts = ("client_test", "test") if part == "client_test" and self.test is None else (part,)
+        same.test_drawn = self.test_drawn or part != "validation"
         for name in parts:
             setattr(same, name, (self.x[other], self.y[other]))
         if self.table is not None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, install_command
 
 # No telemetry, no look for newer versions, and nothing is installed because an app asks for it.
 QUIET = {
@@ -85,7 +85,7 @@ def program(name: str) -> str:
     """The path of one of Flower's programs, which stands beside this Python."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise InputError(f'{name} is not installed beside {sys.executable}: pip install "fedkeel[flower]"')
+        raise InputError(f"{name} is not installed beside {sys.executable}: {install_command('flower')}")
     return str(path)
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 from .. import recipes, tasks
 from ..errors import InputError
 from ..files import write_text
+from ..world import World
+from .app import refuse
 from .sites import DATA, PREPARATION, Sites, is_table, write_sites
+
+ROUNDS = 10  # a round takes seconds of starting processes, so fewer than a simulation has
 
 APP = '''"""A Flower app: {algorithm} on {task}. Change what you like; pyproject.toml has the settings."""
 
@@ -75,7 +79,7 @@ clientapp = "app:client"
 
 [tool.flwr.app.config]  # each can be changed for one run: flwr run . --run-config "rounds=5"
 algorithm = {quoted}
-rounds = 10
+rounds = {rounds}
 seed = 0
 out = "run"        # the server's directory of this training; the same directory again goes on with it
 nodes = {nodes:<10} # round 1 waits for so many
@@ -94,14 +98,15 @@ test-file = ""     # a CSV on the server with rows to test the model on, where d
 
 
 def write_project(folder: Path, task: str, algorithm: str) -> Sites | None:
-    """Write the app into a new folder; refuses a task or an algorithm that does not exist.
+    """Write the app into a new folder; refuses a task or an algorithm that does not exist, or that does not
+    run on devices.
 
     Devices of a task `csv:...` read files of their own, and what is known of them is given.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; choose another directory.")
     tasks.find(task)
-    recipes.algorithm(algorithm)
+    refuse(recipes.algorithm(algorithm), World())
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "app"
     sites = write_sites(folder, task) if is_table(task) else None
     if sites is None:
@@ -111,7 +116,7 @@ def write_project(folder: Path, task: str, algorithm: str) -> Sites | None:
         task, nodes, sent = "tables of the devices' own", len(sites.clients), ["/*.py", f"/{PREPARATION}"]
         named = {"preparation": PREPARATION, "hidden": sites.hidden, "name": json.dumps(name)}
         app = APP_OF_SITES.format(task=task, algorithm=algorithm, **named)
-    settings = {"quoted": json.dumps(algorithm), "nodes": nodes, "sent": json.dumps(sent)}
+    settings = {"quoted": json.dumps(algorithm), "nodes": nodes, "sent": json.dumps(sent), "rounds": ROUNDS}
     write_text(folder / "app.py", app + BOTH_HALVES)
     write_text(folder / "pyproject.toml", PROJECT.format(name=name, task=task, algorithm=algorithm, **settings))
     write_text(folder / ".gitignore", f"/.deploy/\n/{DATA}/\n/run*/\n__pycache__/\n")

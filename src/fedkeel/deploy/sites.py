@@ -34,13 +34,14 @@ Columns = Mapping[str, Sequence[str]]
 class Sites:
     """The clients of a table by their partition-id, the training rows of each, and the columns that all need.
 
-    hidden: the width of the model's hidden layer.
+    hidden: the width of the model's hidden layer. tested: whether there are rows that the task is tested on.
     """
 
     clients: Sequence[str]
     rows: Sequence[int]
     columns: Sequence[str]
     hidden: int | None = None
+    tested: bool = True
 
     def __str__(self) -> str:
         """Who is who and what each has to do, as Markdown."""
@@ -48,16 +49,22 @@ class Sites:
         lines = [f"| partition-id | {'client':<{width}} | training rows | file |", "|---|---|---|---|"]
         for number, (client, rows) in enumerate(zip(self.clients, self.rows, strict=True)):
             lines.append(f"| {number:<12} | {client:<{width}} | {rows:<13} | {own_name(number)} |")
-        return "\n".join(lines) + "\n\n" + STEPS.format(columns=", ".join(self.columns), preparation=PREPARATION)
+        known = {"columns": ", ".join(self.columns), "preparation": PREPARATION}
+        known |= {"rows": WITH_TEST if self.tested else WITHOUT_TEST}
+        known |= {"trial": f"In the trial it is {TEST}." if self.tested else "The trial has none (test=0)."}
+        return "\n".join(lines) + "\n\n" + STEPS.format(**known)
 
 
-STEPS = """These files are for a trial on this machine: the rows that the task trains on, by client, and in test.csv
-those that it is tested on. Between machines nobody needs them, nor the file they come from:
+WITH_TEST = "the rows that the task trains on, by client, and in test.csv\nthose that it is tested on."
+WITHOUT_TEST = "the rows that the task trains on, by client."
+STEPS = """These files are for a trial on this machine: {rows}
+Between machines nobody needs them, nor the file they come from:
 
-- Each site has fedkeel[flower] and a CSV of its own rows with the columns {columns}. Others are not
-  read. It starts its SuperNode with --node-config "partition-id=0 file='/path/to/own.csv'", with its own number.
+- Each site has fedkeel and Flower (pip install ".[flower]" in a clone of fedkeel) and a CSV of its own rows with the
+  columns {columns}. Others are not read.
+  It starts its SuperNode with --node-config "partition-id=0 file='/path/to/own.csv'", with its own number.
 - The server needs no rows. With test-file in pyproject.toml, a CSV on the server with these columns, the history has
-  loss and accuracy; whoever runs the server sees those rows. In the trial it is test.csv.
+  loss and accuracy; whoever runs the server sees those rows. {trial}
 - {preparation} is sent to every site with the app. It holds no row, but it was fitted on rows of all clients: it
   tells everybody the names of columns and classes, means and deviations, and every text that some client has.
 """
@@ -87,7 +94,8 @@ def write_sites(folder: Path, task: str) -> Sites:
     test = read_csv(os.path.expanduser(given["test"])).columns if other else pooled
     if other or tested:
         _write_csv(folder / DATA / TEST, test, columns, range(len(test[columns[0]])) if other else tested)
-    sites = Sites([one_line(client) for client in data.client_ids], list(map(len, rows)), columns, given["hidden"])
+    names, sizes = [one_line(client) for client in data.client_ids], list(map(len, rows))
+    sites = Sites(names, sizes, columns, given["hidden"], other or bool(tested))
     write_text(folder / DATA / ABOUT, f"# Who is who\n\n{sites}")
     return sites
 

@@ -95,6 +95,19 @@ class Comparison:
 
         return summary(self.arms, self.target)
 
+    def clients(self) -> list[dict[str, Any]]:
+        """Every client of runs with a `client_test` share, the lowest first: its name as `client`, its `test_rows`, and
+        as `accuracy` the mean over seeds of every algorithm on these rows (None where it diverged)."""
+        from .report.replay import every_client
+
+        names = [group.name for group in self.groups]
+        rows = every_client(self.groups, self.task)
+        return [
+            {"client": row["name"], "test_rows": row["samples"],
+             "accuracy": dict(zip(names, row["values"], strict=True))}
+            for row in rows
+        ]  # fmt: skip
+
     def to_pandas(self) -> Any:
         """A data frame with every row of every run, with its algorithm and seed: for figures of your own."""
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,6 +111,8 @@ def _only_run(folder: Path) -> Path:
     places = [ran.folder for group in groups for ran in group.runs]
     if len(places) > 1:
         raise InputError(f"{folder} holds {len(places)} runs; name one of them, such as {places[0]}.")
+    if not places:
+        raise InputError(f"There is no run with a history in {folder}.")
     return places[0]
 
 
@@ -140,12 +143,22 @@ def about(run: Run, data: FederatedData) -> dict[str, Any]:
         {"name": name, "shape": shape, "dtype": kind}
         for name, shape, kind in zip(_names(data), shapes, types, strict=True)
     ]
+    origin = {name: run.config[name] for name in kept} | {k: v for k, v in last.items() if v is not None}
     return {
         "inputs": listed,
         "preparation": None if data.preparation is None else data.preparation.plain(),
         "classes": data.class_names,
-        "run": {name: run.config[name] for name in kept} | {k: v for k, v in last.items() if v is not None},
+        "run": origin | {"task": without_folders(origin["task"])},
     }
+
+
+def without_folders(task: str) -> str:
+    """The name of a task with the bare names of its files: whoever gets the model need not see where they lay.
+
+    >>> without_folders("csv:file=/home/ann/patients.csv,client=hospital")
+    'csv:file=patients.csv,client=hospital'
+    """
+    return re.sub(r"=(/[^,]*)", lambda found: f"={Path(found[1]).name}", task)
 
 
 def _shapes(inputs: list[Tensor]) -> dict[str, Any]:

@@ -237,6 +237,12 @@ class Arm:
         """By seed, the last value of the metric."""
         return self._by_seed(history.last(self.metric) for history in self.histories)
 
+    def mean_last(self, column: str) -> float | None:
+        """The mean over seeds of a column's last value; None where a seed diverged or has none."""
+        found = [number(history.last(column)) for history in self.histories]
+        known = [value for value in found if value is not None]
+        return statistics.mean(known) if known and len(known) == len(found) and not self.diverged else None
+
     def lasts(self, n: int) -> list[float]:
         """Per seed, the mean accuracy of the last n rounds."""
         return [value for history in self.histories if (value := last_n(history, n)) is not None]

@@ -1,4 +1,4 @@
-"""Large models out of `transformers`, loaded on use: `pip install "fedkeel[hf]"`.
+"""Large models out of `transformers`, loaded on use: the extra `hf`.
 
 Without `pretrained` they start from random weights and nothing is downloaded; `pretrained="NAME"` (a name on the hub or
 a folder) asks transformers for the weights, with a fresh last layer.

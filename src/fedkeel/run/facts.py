@@ -23,12 +23,13 @@ def facts_of(job: Job, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def tested_on(task: Task) -> dict[str, Any]:
-    """How many samples and clients the model is tested on, and what a model that looks at no input scores on them."""
+    """How many samples and clients the model is tested on, whether they are a share that was drawn, and what a model
+    that looks at no input scores on them."""
     data = task.data
     known: dict[str, Any] = {} if data.test is None else {"samples": len(data.test[0]), **base_rate(task)}
     if data.client_test_offsets is not None:
         known["clients"] = int((np.diff(data.client_test_offsets) > 0).sum())
-    return known
+    return known | ({"drawn": True} if known and data.test_drawn else {})
 
 
 def base_rate(task: Task) -> dict[str, Any]:

@@ -43,8 +43,9 @@ from .norms import NormWatch
 from .signals import finishing_the_round
 
 NO_TEST = (
-    "The data have no test set, so the history has no test loss and no accuracy; give test=(inputs, targets) with the "
-    "data, or client_test=0.2."
+    "The data have no test set, so the history has no test loss and no accuracy; hold out a share of every client's "
+    "data (--client-test 0.2, in Python client_test=0.2), or give test data (test=0.2 of the task csv, in Python "
+    "test=(inputs, targets))."
 )
 
 

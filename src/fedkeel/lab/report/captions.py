@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
+from ...tasks import TASKS
 from ..stats import Arm
 
 WHOLE = "on the test set"
+CLIENT_HEADS = {"client_accuracy": "clients", "client_accuracy_worst": "worst tenth"}
+CLIENTS_ARE = "Accuracies are means over seeds, on the client's own test rows; the lowest client comes first."
 COST_BOUND = "'>' marks means in which seeds that did not reach the target count with their whole run"
 
 
@@ -65,6 +69,31 @@ def worst_tenth(arms: Sequence[Arm]) -> str:
     """
     clients = arms[0].config.get("tested", {}).get("clients")
     return "the worst tenth" + ("" if clients is None else f" ({max(1, clients // 10):,} of {clients:,} clients)")
+
+
+def has_clients(arms: Sequence[Arm]) -> bool:
+    """Whether some arm was tested on each client's own samples."""
+    return any(arm.mean_last("client_accuracy") is not None for arm in arms)
+
+
+def by_client(arms: Sequence[Arm]) -> list[str]:
+    """What the columns about clients are, where the table has them."""
+    if not has_clients(arms):
+        return []
+    own = f"means over all clients, and {worst_tenth(arms)}, on their own test samples"
+    return [f"'clients' and 'worst tenth' are {own}; fedkeel compare DIR --clients lists every client by name"]
+
+
+def same_rows(arms: Sequence[Arm]) -> list[str]:
+    """That seeds do not change which samples are held out, where a share was drawn and intervals might be read so."""
+    config = arms[0].config
+    if not config.get("tested", {}).get("drawn") or len(arms[0].finals) < 2:
+        return []
+    name = str(config["task"]).partition(":")[0]
+    named = name in TASKS and "seed" in signature(TASKS[name]).parameters
+    other = f"another seed of the task, such as {name}:...,seed=1" if named else "another seed of held_out or from_csv"
+    same = "± is over seeds of the training, which are all tested on the same held-out samples"
+    return [f"{same}; to draw others, give {other}"]
 
 
 def cut_short(arms: Sequence[Arm]) -> list[str]:
@@ -134,4 +163,9 @@ def notes(arms: Sequence[Arm], metric: str) -> list[str]:
     """Sentences below a table: where its numbers come from, and what its marks mean."""
     where = [] if metric == "train_loss" else [measured(arms, metric)]
     base = base_rate(arms) if metric == "accuracy" else []
-    return [f"{text}." for text in (*where, *base, *bounds(arms), *cut_short(arms), *momentum(arms), *not_begun(arms))]
+    return [f"{text}." for text in (*where, *base, *marks(arms))]
+
+
+def marks(arms: Sequence[Arm]) -> list[str]:
+    """What stands below every table: the meaning of its marks and columns, and what an arm's name does not say."""
+    return [*bounds(arms), *same_rows(arms), *by_client(arms), *cut_short(arms), *momentum(arms), *not_begun(arms)]

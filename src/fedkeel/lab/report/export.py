@@ -7,11 +7,12 @@ import html
 import io
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..stats import Gain, interval
-from .verdict import COSTS, Comparison, table
+from .captions import CLIENT_HEADS, CLIENTS_ARE, has_clients
+from .verdict import COSTS, Comparison, end_head, table
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -29,26 +30,23 @@ def texts(c: Comparison) -> tuple[list[str], list[list[str]]]:
 def latex(c: Comparison) -> str:
     """A tabular for the package booktabs; the best end is bold, with all that are not clearly behind it."""
     heads, rows = texts(c)
-    place, best = len(heads) - 2 - (len(c.arms) > 1), c.best_at_the_end()
-    bold = [] if best is None else [best, *c.tied(best, c.ahead)]
-    lines = [
-        "% needs \\usepackage{booktabs}; bold: the best end, and every arm that is not clearly behind it (95 %)",
-        *(f"% {note}" for note in table(c)["notes"]),
-        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-        "\\toprule",
-        _latex_row(heads),
-        "\\midrule",
-    ]
-    for arm, row in zip(c.arms, rows, strict=True):
-        cells = [_escaped(cell) for cell in row]
-        if arm in bold and len(c.arms) > 1:
+    place, best = heads.index(end_head(c)), c.best_at_the_end()
+    bold = [] if best is None or len(c.arms) == 1 else [best, *c.tied(best, c.ahead)]
+    lines = [[_escaped(cell) for cell in row] for row in rows]
+    for arm, cells in zip(c.arms, lines, strict=True):
+        if arm in bold:
             cells[place] = f"\\textbf{{{cells[place]}}}"
-        lines.append(" & ".join(cells) + " \\\\")
+    what = "bold: the best end, and every arm that is not clearly behind it (95 %)"
+    return _tabular(heads, lines, [f"needs \\usepackage{{booktabs}}; {what}", *table(c)["notes"]])
+
+
+def _tabular(heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]) -> str:
+    """A tabular of rows that are LaTeX already, below its notes as comments."""
+    lines = [f"% {note}" for note in notes]
+    lines += [f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", "\\toprule"]
+    lines += [" & ".join(map(_escaped, heads)) + " \\\\", "\\midrule"]
+    lines += [" & ".join(row) + " \\\\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(map(_escaped, cells)) + " \\\\"
 
 
 def _escaped(text: str) -> str:
@@ -62,7 +60,10 @@ def _escaped(text: str) -> str:
 
 def markdown(c: Comparison) -> str:
     """A table of pipes."""
-    heads, rows = texts(c)
+    return _pipes(*texts(c))
+
+
+def _pipes(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     marks = ["---", *["---:"] * (len(heads) - 1)]
     return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in (heads, marks, *rows))
 
@@ -83,6 +84,10 @@ def as_csv(comparisons: Mapping[str, tuple[str, Comparison]]) -> str:
     for folder, (task, c) in comparisons.items():
         place = {"directory": folder} if len(comparisons) > 1 else {}
         rows += ({"task": task, **place, **row} for row in numbers(c))
+    return _lines(rows)
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
     names: dict[str, None] = {}
     for row in rows:
         names |= dict.fromkeys(row)
@@ -108,6 +113,7 @@ def numbers(c: Comparison) -> list[dict[str, Any]]:
         for cost, name in costs.items():
             row[re.sub(r"\W+", "_", name)] = None if c.target is not None and arm.never else arm.mean_cost(cost)
         row |= {c.metric: statistics.mean(finals) if finals else None, f"{c.metric}_95": interval(finals)}
+        row |= {column: arm.mean_last(column) for column in CLIENT_HEADS if has_clients(c.arms)}
         if c.target is not None:
             row |= _gain("speedup", Gain() if arm is base else arm.speedup(base))
         row |= _gain("better", (None if arm is base else c.ahead(arm, base)) or Gain())
@@ -119,3 +125,36 @@ def _gain(name: str, gain: Gain) -> dict[str, float | None]:
     """A gain and the ends of its interval; a bound is the end of an interval of which the other end is not known."""
     low, high = (gain.low, gain.high) if gain.low is not None else (gain.more_than, gain.less_than)
     return {name: gain.value, f"{name}_low": low, f"{name}_high": high}
+
+
+def client_texts(clients: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of the table of clients, as `Comparison.clients` has them."""
+    heads = ["client", "test rows", *clients[0]["accuracy"]]
+    rows = []
+    for one in clients:
+        scores = ["–" if value is None else f"{value:.4f}" for value in one["accuracy"].values()]
+        rows.append([one["client"], f"{one['test_rows']:,}", *scores])
+    return heads, rows
+
+
+def clients_latex(clients: Sequence[Mapping[str, Any]]) -> str:
+    """The table of clients for LaTeX with booktabs."""
+    heads, rows = client_texts(clients)
+    lines = ([_escaped(cell) for cell in row] for row in rows)
+    return _tabular(heads, lines, ["needs \\usepackage{booktabs}", CLIENTS_ARE])
+
+
+def clients_markdown(clients: Sequence[Mapping[str, Any]]) -> str:
+    """The table of clients in Markdown."""
+    return _pipes(*client_texts(clients))
+
+
+def clients_csv(comparisons: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
+    """The clients as plain numbers, a row for each; by directory: the task and its clients."""
+    rows: list[dict[str, Any]] = []
+    for folder, (task, clients) in comparisons.items():
+        place = {"directory": folder} if len(comparisons) > 1 else {}
+        for one in clients:
+            known = {"client": one["client"], "test_rows": one["test_rows"]}
+            rows.append({"task": task, **place, **known, **one["accuracy"]})
+    return _lines(rows)

@@ -6,7 +6,9 @@ one cannot be made again it says why.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from ...data import FederatedData
 from ...data.describe import holdings
 from ...errors import FedkeelError, InputError
-from ...run.checkpoint import load_model
+from ...run.checkpoint import identity_of, load_model
 from ...run.config import DTYPES, RunConfig, task_of, world_of
 from ...run.evaluation import accuracies as by_client
 from ...run.evaluation import worst_tenth
@@ -27,10 +29,9 @@ from .runs import Group, Ran
 
 VISITS = 50_000  # client-rounds that are replayed: about a second
 WIDE, TALL = 100, 30  # cells of the label picture; more clients or labels are put in groups
-CLIENTS, SAMPLES = 300, 10_000  # on which a final model is tried
 BLOCK = 2**20  # input numbers per forward pass
 BARS = 24
-SEEDS, LISTED, NAME = 5, 30, 60  # models of an arm that are tried; clients in a table; letters of a name
+LISTED, NAME = 30, 60  # clients in a table; letters of a name
 PANELS = ("participation", "budgets", "labels", "accuracies")
 IN_PYTHON = (
     "The task of these runs was made in Python, so the panels about clients cannot be drawn from its name. Write the "
@@ -38,6 +39,18 @@ IN_PYTHON = (
 )
 
 Panel = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many models of an arm are tried, on how many clients, and on how many samples of all of them."""
+
+    seeds: int = 5
+    clients: int = 300
+    samples: int = 10_000
+
+
+PAGE, ALL = Limits(), Limits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 
 def panels(groups: list[Group], given: Task | None = None) -> dict[str, Panel]:
@@ -144,24 +157,42 @@ def accuracies(groups: list[Group], task: Task) -> Panel:
     """The accuracy of every arm's final models on each client's own data, means over seeds: on its test samples where
     some were kept (`client_test`), else on its training data."""
     task = RunConfig.from_config(groups[0].runs[0].config).prepared(task)
-    chosen, each = _chosen(task.data)
+    chosen, each = _chosen(task.data, PAGE)
     arms: list[dict[str, Any]] = []
     by_arm: list[NDArray[np.float64] | None] = []
     for group in groups:
-        values, why = _attempt(partial(_by_seed, group, task))
+        values, why = _attempt(partial(_by_seed, group, task, PAGE))
         by_arm.append(None if values is None else values.mean(0))
         arms.append(why if values is None else _summary(values))
     return {
         "arms": arms, "clients": len(chosen), "of": len(task.data), "samples": each,
         "tenth": max(1, len(chosen) // 10), "held_out": task.data.client_test is not None,
-        "table": _lowest(by_arm, task.data),
+        "table": _lowest_first(by_arm, task.data, PAGE)[:LISTED],
     }  # fmt: skip
 
 
-def _by_seed(group: Group, task: Task) -> NDArray[np.float64]:
-    """The accuracies `[seeds, clients]` of an arm's models, of at most `SEEDS` of them."""
-    runs = (group.complete or group.runs[:1])[:SEEDS]
-    return np.stack([client_accuracies(run, task) for run in runs])
+def every_client(groups: list[Group], given: Task | None = None) -> list[Panel]:
+    """Every client with its own test samples: its name, how many these are, and the mean accuracy of every arm over all
+    seeds; the lowest first. given: the task of these runs, if their configuration does not name it."""
+    config = groups[0].runs[0].config
+    task = RunConfig.from_config(config).prepared(
+        given or task_of(config, "fk.Comparison.read(DIR, task=task) takes it")
+    )
+    if task.data.client_test is None:
+        raise InputError("These runs kept no test samples of each client; run them with --client-test 0.2.")
+    if identity_of(task.data)[:16] != config.get("task_parts", {}).get("data_checksum"):
+        raise InputError("The data have changed since these runs, so which samples they were tested on is not known.")
+    found = [_attempt(partial(_by_seed, group, task, ALL)) for group in groups]
+    by_arm = [None if values is None else values.mean(0) for values, _ in found]
+    if all(values is None for values in by_arm):
+        raise InputError(found[0][1]["why"])
+    return _lowest_first(by_arm, task.data, ALL)
+
+
+def _by_seed(group: Group, task: Task, limits: Limits) -> NDArray[np.float64]:
+    """The accuracies `[seeds, clients]` of an arm's models."""
+    runs = (group.complete or group.runs[:1])[: limits.seeds]
+    return np.stack([client_accuracies(run, task, limits) for run in runs])
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, Any]:
@@ -173,14 +204,14 @@ def _summary(values: NDArray[np.float64]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lowest(by_arm: list[NDArray[np.float64] | None], data: FederatedData) -> list[Panel]:
-    """The clients with the lowest accuracies, mean over arms, and on how many samples these are."""
+def _lowest_first(by_arm: list[NDArray[np.float64] | None], data: FederatedData, limits: Limits) -> list[Panel]:
+    """The clients by their accuracy, mean over arms, and on how many samples these are."""
     known = [values for values in by_arm if values is not None]
     if not known:
         return []
-    chosen, each = _chosen(data)
+    chosen, each = _chosen(data, limits)
     tried = np.minimum(np.diff(_own_offsets(data))[chosen], each)
-    order = np.argsort(np.mean(known, 0), kind="stable")[:LISTED].tolist()
+    order = np.argsort(np.mean(known, 0), kind="stable").tolist()
     return [
         {"name": str(data.client_ids[chosen[row]])[:NAME], "samples": int(tried[row]),
          "values": [None if values is None else round(float(values[row]), 4) for values in by_arm]}
@@ -193,17 +224,19 @@ def _own_offsets(data: FederatedData) -> NDArray[np.int64]:
     return data.offsets if data.client_test_offsets is None else data.client_test_offsets
 
 
-def _chosen(data: FederatedData) -> tuple[NDArray[np.int64], int]:
+def _chosen(data: FederatedData, limits: Limits) -> tuple[NDArray[np.int64], int]:
     """The clients on which models are tried, and how many samples of each at most."""
     offsets = _own_offsets(data)
     able = np.flatnonzero(np.diff(offsets))
-    clients = able[np.unique(np.linspace(0, len(able) - 1, min(CLIENTS, len(able))).astype(np.int64))]
-    return clients, max(20, SAMPLES // len(clients))
+    clients = able[np.unique(np.linspace(0, len(able) - 1, min(limits.clients, len(able))).astype(np.int64))]
+    return clients, max(20, limits.samples // len(clients))
 
 
 @torch.no_grad()
-def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
-    """Of the saved model, on at most `SAMPLES` samples of at most `CLIENTS` clients."""
+def client_accuracies(run: Ran, task: Task, limits: Limits = PAGE) -> NDArray[np.float64]:
+    """Of the saved model, on each client's own samples."""
+    if run.status == "diverged":
+        raise ValueError(f"The run with seed {run.config['seed']} diverged.")
     parameters = run.config.get("parameters", {})
     if parameters.get("capacity") is not None:
         raise ValueError("The saved model is the whole net, of which levels train parts; it is not the tested model.")
@@ -214,7 +247,7 @@ def client_accuracies(run: Ran, task: Task) -> NDArray[np.float64]:
     model = cast.adopt(run.config["seed"], dtype, "cpu")
     load_model(run.folder, model)
     model.module.eval()
-    data, (chosen, each) = cast.data, _chosen(cast.data)
+    data, (chosen, each) = cast.data, _chosen(cast.data, limits)
     x, y = data.client_test or (data.x, data.y)
     offsets = _own_offsets(data)
     sizes = np.minimum(np.diff(offsets)[chosen], each)

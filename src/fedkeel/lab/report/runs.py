@@ -78,7 +78,7 @@ class Reader:
         found: dict[Path, Ran] = {}
         for folder in folders:
             if not folder.is_dir():
-                raise InputError(f"{folder} is not the directory of a run or of a comparison.")
+                raise InputError(f"{folder} is not the directory of a run or of a comparison{_above(folder)}.")
             rank = {name: place for place, name in enumerate(_planned(folder)[0])}
             places = {file.parent for file in chain(folder.rglob(HISTORY), folder.rglob(OUTCOME))}
             runs = [self.one(place) for place in sorted(places)]
@@ -92,6 +92,12 @@ class Reader:
         if folder not in self.known or self.known[folder][0] != stamp:
             self.known[folder] = stamp, _read(folder)
         return self.known[folder][1]
+
+
+def _above(folder: Path) -> str:
+    """The directory of the run or comparison that a wrong path lies in, for an error."""
+    found = next((place for place in folder.parents if (place / CONFIG).exists()), None)
+    return "" if found is None else f"; {found} is"
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -80,7 +80,7 @@ def table(
     seeds = len(arms[0].histories)
     metric = metric_of(chain.from_iterable(arm.histories for arm in arms))
     arms = [replace(arm, metric=metric) for arm in arms]
-    by_client = any(arm.histories[0].last("client_accuracy") is not None for arm in arms)
+    by_client = captions.has_clients(arms)
     costs = target is not None and console.width >= WIDE
     full = console.width >= FULL + (CLIENTS if by_client else 0)
     timed = all(arm.timed for arm in arms)
@@ -88,6 +88,7 @@ def table(
     scored = metric == "accuracy"
     averaged = window(rounds) if scored and full and window(rounds) > 1 else 0  # of one round, it is the last accuracy
     averaged = 0 if timed else averaged  # there is no room for it, and rounds are of different length
+    averaged = averaged if any(arm.lasts(averaged) for arm in arms) else 0
     levels = any(arm.histories[0].last("flops") is not None for arm in arms)
     sized = scored and levels  # what a part buys
     columns: dict[str, list[str]] = {}
@@ -108,8 +109,7 @@ def table(
     end = "at the end" if scored else f"{METRICS[metric]} at the end"
     columns[end] = [arm.final_text() for arm in arms]
     if by_client:
-        for name, column in (("clients", "client_accuracy"), ("worst tenth", "client_accuracy_worst")):
-            columns[name] = [_mean_last(arm, column) for arm in arms]
+        columns |= {name: [_mean_last(arm, column) for arm in arms] for column, name in captions.CLIENT_HEADS.items()}
     if sized:
         for name, cost, unit in (("per MB", "bytes", 1e6), ("per TFLOP", "flops", 1e12)):
             shares = [arm.per(cost, unit) for arm in arms]
@@ -136,18 +136,25 @@ def table(
             notes.append("Seconds are simulated, by the fleet's devices, and so is the speed-up")
     if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
         notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
-    notes += captions.bounds(arms)
-    if by_client:
-        tenth = captions.worst_tenth(arms)
-        notes.append(f"'clients' and 'worst tenth' are means over all clients, and {tenth}, on their own test samples")
     if sized:
         notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")
     if in_all:
         notes.append("Seconds are simulated, by the fleet's devices, and those of the whole run")
     if timed:
         notes.append("Late and lost clients, of those invited: " + ", ".join(map(_missing, arms)))
-    notes += captions.cut_short(arms) + captions.momentum(arms) + captions.not_begun(arms)
+    notes += captions.marks(arms)
     console.print(Text(". ".join(notes) + ".", style="dim"), soft_wrap=True)
+
+
+def clients(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """The table of clients by name: their test rows, and the accuracy of every algorithm."""
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for place, name in enumerate(heads):
+        view.add_column(Text(name), overflow="fold", justify="right" if place else "left")
+    for row in rows:
+        view.add_row(*map(Text, row))
+    console.print(view)
+    console.print(Text(captions.CLIENTS_ARE, style="dim"), soft_wrap=True)
 
 
 def _over_last(arms: Sequence[Arm], n: int) -> str:
@@ -157,8 +164,8 @@ def _over_last(arms: Sequence[Arm], n: int) -> str:
 
 
 def _mean_last(arm: Arm, column: str, style: str = "{:.4f}") -> str:
-    found = [history.last(column) for history in arm.histories]
-    return "-" if arm.diverged or None in found else style.format(statistics.mean(found))
+    mean = arm.mean_last(column)
+    return "-" if mean is None else style.format(mean)
 
 
 def _missing(arm: Arm) -> str:

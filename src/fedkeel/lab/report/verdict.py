@@ -12,7 +12,7 @@ from typing import Any
 from ...run.history import History
 from ..stats import Arm, BySeed, Gain, columns, difference, number, shared_rounds
 from . import captions
-from .captions import listed
+from .captions import CLIENT_HEADS, listed
 from .runs import Group, all_runs
 
 METRICS = {"accuracy": "test accuracy", "loss": "test loss", "train_loss": "training loss"}
@@ -236,7 +236,9 @@ def table(c: Comparison) -> dict[str, Any]:
     costs = [name for name in COSTS if any(s.mean_cost(name) is not None for s in c.arms)]
     heads = [("whole run: " if c.target is None else f"to {c.target:g}: ") + COSTS[name] for name in costs]
     heads += [f"speed-up over {base.name}"] * (several and c.target is not None)
-    heads += [f"{METRICS[c.metric]} at the end"] + [f"better than {base.name} by"] * several + ["seeds"]
+    heads += [end_head(c)] + [f"better than {base.name} by"] * several
+    own = list(CLIENT_HEADS) if captions.has_clients(c.arms) else []
+    heads += [*(CLIENT_HEADS[column] for column in own), "seeds"]
     spent = [[None if c.target is not None and s.never else s.mean_cost(name) for s in c.arms] for name in costs]
     texts = [_amounts(name, means) for name, means in zip(costs, spent, strict=True)]
     rows = []
@@ -248,8 +250,14 @@ def table(c: Comparison) -> dict[str, Any]:
         cells.append(s.final_text(nothing="–", gap="\N{NO-BREAK SPACE}"))
         if several:
             cells.append("" if s is base else _ranged(c.ahead(s, base), "{:+.4f}"))
+        cells += ["–" if (mean := s.mean_last(column)) is None else f"{mean:.4f}" for column in own]
         rows.append([*cells, f"{len(s.seeds)}" + (f" (+{s.unfinished} running or stopped)" if s.unfinished else "")])
     return {"heads": heads, "rows": rows, "notes": captions.notes(c.arms, c.metric)}
+
+
+def end_head(c: Comparison) -> str:
+    """The head of the column with the metric at the end."""
+    return f"{METRICS[c.metric]} at the end"
 
 
 def versus(c: Comparison) -> list[dict[str, str]]:
