@@ -50,10 +50,7 @@ def test_the_rule_on_the_page_is_scaffold_bit_for_bit() -> None:
     (block,) = [block for block in RULE_BLOCKS if "class Scaffold" in block]
     exec(block, names)
     task, world = fk.tasks.digits(), fk.World(cohort=5)
-    runs = [
-        fk.train(task, fk.Algorithm(rules=[rule], weights="uniform"), world, rounds=5)
-        for rule in (names["Scaffold"](), fk.Scaffold())
-    ]
+    runs = [fk.train(task, algorithm, world, rounds=5) for algorithm in (names["scaffold"], "scaffold")]
     assert torch.equal(runs[0].params, runs[1].params)
 
 

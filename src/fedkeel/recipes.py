@@ -184,7 +184,7 @@ def algorithm(text: str) -> Algorithm:
     (Proximal(mu=0.1), Guess(steps='remaining', proxy=None))
     >>> algorithm("fedavgg")
     Traceback (most recent call last):
-    fedkeel.errors.InputError: Unknown algorithm 'fedavgg'. Did you mean 'fedavgm'?
+    fedkeel.errors.InputError: Unknown algorithm 'fedavgg'. Did you mean 'fedavg'?
     """
     segments = grammar.parse(text)
     common: dict[str, Any] = {}
