@@ -15,6 +15,7 @@ import fedkeel as fk
 from fedkeel import grammar, recipes
 from fedkeel.cli import parser
 from fedkeel.engine.worker import Site
+from fedkeel.rule import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -71,7 +72,7 @@ def test_the_checks_and_the_random_numbers_of_the_page_on_rules_work_as_printed(
     example = (ROOT / "examples" / "own_rule.py").read_text().partition("task, world")[0]  # its class
     names: dict[str, Any] = {}
     exec(example, names)
-    for mark in ("class Noisy", "check_all("):
+    for mark in ("class Noisy", "import check_all"):
         (block,) = [block for block in RULE_BLOCKS if mark in block]
         exec(block, names)
     names["check_all"](fk.Algorithm(rules=[names["Noisy"]()]))
@@ -86,6 +87,13 @@ def test_the_page_on_rules_has_every_field_that_a_rule_may_read_and_no_other() -
     site = page.partition("| of `me.site` |")[2].partition("\n\n")[0]
     methods = re.findall(r"^\| `(\w+)\(", site, re.MULTILINE)
     assert len(methods) == 4 and all(callable(getattr(Site, method)) for method in methods)
+
+
+def test_the_page_on_rules_lists_every_method_that_a_round_calls() -> None:
+    table = (ROOT / "docs" / "own-rule.md").read_text().partition("| method | where |")[2].partition("\n\n")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [name for cell in first for name in re.findall(r"`(\w+)[(`]", cell)]
+    assert sorted(listed) == sorted(METHODS)
 
 
 def test_every_marker_of_the_site_that_includes_a_file_is_whole_and_names_one() -> None:

@@ -147,8 +147,8 @@ class Rule:
         walk(go, me, y)                    go(y) does all local steps -> End
 
     Two tensors may be written to, in place: the g of `gradient`, and those of `me.notes`. A rule that keeps g must copy
-    it, since the next step overwrites it. The next rule may change the returned tensor, so return g or a new tensor, never
-    one of me.memory or me.sent.
+    it, since the next step overwrites it. The next rule may change the returned tensor, so return g or a new tensor,
+    never one of me.memory or me.sent.
 
     >>> class SignSGD(Rule):
     ...     def gradient(self, g, y, me):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import draws, grammar
 from .data import FederatedData
 from .data.augment import Augment
-from .errors import InputError, check, reason
+from .errors import InputError, brief, check, reason
 from .flat import FlatModel, seeded
 from .inputs import Logits, adapt, logits_of
 from .pretrained import load_into
@@ -260,3 +260,15 @@ class Task:
         """The number of classes when this is plain classification (integer labels, scores per class), else 0."""
         plain = not self.data.y.is_floating_point() and self.data.y.ndim == 1 and output.ndim == 2
         return output.shape[1] if plain and output.shape[1] > 1 else 0
+
+
+def check_task(owner: str, task: Any) -> None:
+    """Refuse what is no task: in Python a task's name is not one.
+
+    >>> check_task("train", "digits")
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: The 'task' parameter of train must be a Task, such as fk.tasks.get('digits'). Got \
+'digits' instead.
+    """
+    example = f"fk.tasks.get({brief(task)})" if isinstance(task, str) else "fk.tasks.synthetic()"
+    check(isinstance(task, Task), owner, "task", f"a Task, such as {example}", task)
