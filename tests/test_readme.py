@@ -96,6 +96,15 @@ def test_the_page_on_rules_lists_every_method_that_a_round_calls() -> None:
     assert sorted(listed) == sorted(METHODS)
 
 
+def test_the_tuning_on_the_page_on_comparing_runs_and_reports_other_seeds_than_it_tunes_by() -> None:
+    page = (ROOT / "docs" / "comparing.md").read_text()
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "fk.sweep(" in block]
+    names: dict[str, Any] = {}
+    exec(re.sub(r"rounds=\d+", "rounds=2", block), names)
+    assert [arm.seeds for arm in names["comparison"].arms] == [[0, 1, 2]] * 2
+    assert [one.spec.partition(":")[0] for one in names["tuned"]] == ["fedavg", "scaffold"]
+
+
 def test_every_marker_of_the_site_that_includes_a_file_is_whole_and_names_one() -> None:
     lines = [line for page in PAGES for line in page.read_text().splitlines() if re.search(r"--\s*8", line)]
     assert len(lines) >= 4

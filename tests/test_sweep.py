@@ -120,6 +120,9 @@ def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, ca
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "lr \\ momentum" in shown and "Best: fedavg:lr=" in shown
+    assert (
+        f"fedkeel run synthetic:users=6 {told['best']['algorithm']} --rounds 3 --cohort 3 --seed 2 --seeds 3" in shown
+    )
     assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
     assert main([*words, "--rounds", "4"]) == 2
     assert "holds something else" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,23 @@ def given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
     from ..settings import settings
 
     return {name: value for name in settings(owner) if (value := getattr(arguments, name)) is not None}
+
+
+def words_of(known: Mapping[str, Any], owner: type) -> list[str]:
+    """The flags that give these settings of `owner`; those that are missing or at their defaults need none.
+
+    >>> from fedkeel.run.config import RunConfig
+    >>> words_of({"rounds": 50, "lr": None, "client_test": 0.2, "compile": True}, RunConfig)
+    ['--rounds', '50', '--client-test', '0.2', '--compile']
+    """
+    from ..settings import settings
+
+    words: list[str] = []
+    for name, one in settings(owner).items():
+        if (value := known.get(name, one.default)) != one.default:
+            flag = "--" + name.replace("_", "-")
+            words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:
