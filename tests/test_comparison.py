@@ -513,7 +513,8 @@ def test_a_sweep_of_a_text_is_that_of_the_command(tmp_path: Path, capsys: Any) -
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"grid": {"lr": [0.1]}}, "combinations. Got 1"),
+        ({"grid": {"lr": [0.1]}}, "must be made of 2 to 10,000 combinations. Got 1"),
+        ({"grid": {"learning_rate": [0.1]}}, "'learning_rate'. The client learning rate is lr"),
         ({"grid": {"lr": 0.1}}, "a dict of lists; 'lr' has none"),
         ({"grid": {"lr": "0.1,1"}}, "a dict of lists; 'lr' has none"),
         ({"grid": {}}, "a dict of lists, such as"),

@@ -40,11 +40,19 @@ def add_settings(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     from ..world import World
 
     add_flags(parser, RunConfig, defaults)
-    parser.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
+    parser.add_argument("--seeds", type=_how_many, metavar="K", help="repeat with K seeds in a row; default 1")
     add_flags(parser, World)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     parser.add_argument("--overwrite", action="store_true", help="empty DIR first")
     add_output(parser)
+
+
+def _how_many(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        use = "write how many, and which is the first: --seed 0 --seeds 3 is 0, 1 and 2"
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; {use}") from error
 
 
 def add_ui(parser: argparse.ArgumentParser) -> None:

@@ -36,6 +36,7 @@ def add_command(commands: Any) -> None:
     sweep = flags.add_command(commands, "sweep", do, help, EXAMPLES)
     sweep.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
+    sweep.add_argument("others", nargs="*", help=argparse.SUPPRESS)  # refused with what to do
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
     sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
     sweep.add_argument("--by", metavar="NAME", help=f"what a cell is chosen by: {', '.join(BY)}; default the first")
@@ -54,6 +55,11 @@ def do(arguments: argparse.Namespace) -> int:
     from ..ranges import WORKERS
     from ..run.folder import new_folder
 
+    if arguments.others:
+        raise InputError(
+            f"A sweep takes one algorithm. Sweep {arguments.algorithm} and {', '.join(arguments.others)} each on its "
+            "own, then compare the best of each by fedkeel run."
+        )
     check(arguments.jobs is None or arguments.jobs in WORKERS, "sweep", "jobs", str(WORKERS), arguments.jobs)
     grid = Grid.parse(arguments.algorithm, arguments.grid)
     if arguments.png is not None:

@@ -48,7 +48,7 @@ NO_TEST = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What training gives: history, model, and how it ended.
 
@@ -62,6 +62,13 @@ class Run:
     flat: FlatModel
     memories: Memories  # what clients remember
     identity: Identity  # what its checkpoints are bound to
+
+    def __repr__(self) -> str:
+        accuracy = self.history.last("accuracy")
+        ended = f"{self.status} after {self.state.round} rounds" + (
+            "" if accuracy is None else f", accuracy {accuracy:.4f}"
+        )
+        return f"<Run of {self.config['algorithm']} on {self.config['task']}, seed {self.config['seed']}: {ended}>"
 
     @property
     def params(self) -> Tensor:
