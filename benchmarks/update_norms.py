@@ -36,8 +36,8 @@ class Watch(norms.NormWatch):
 
     last: Watch  # of the run that was started last
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, algorithm: fk.Algorithm) -> None:
+        super().__init__(algorithm)
         self.ratio = self.seconds = 0.0
         Watch.last = self
 

@@ -191,3 +191,9 @@ def test_a_comparison_that_has_not_ended_is_refused(tmp_path: Path, capsys: pyte
     assert main(["compare", str(tmp_path / "d")]) == 2
     assert "has not ended; continue with: fedkeel resume" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "nowhere")]) == 2
+
+
+def test_where_all_seeds_give_the_same_no_interval_is_printed() -> None:
+    seeds = [History([{"round": 1, "accuracy": 0.75}])] * 3
+    assert Arm("fedavg", None, seeds, ["done"] * 3).final_text() == "0.7500"
+    assert str(speedup([10, 10, 10], [8, 8, 8])) == "+25.0%"

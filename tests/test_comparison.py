@@ -127,6 +127,25 @@ def test_the_same_call_goes_on_and_another_one_is_refused(tmp_path: Path, monkey
     assert len(fk.compare(own_task(), ["gel"], WORLD, rounds=1, seeds=1, out=out, overwrite=True).groups) == 1
 
 
+def test_an_algorithm_that_is_added_runs_beside_those_that_are_done(tmp_path: Path) -> None:
+    out, halved = tmp_path / "out", fk.Algorithm(rules=[Halved()])
+    known: dict[str, Any] = {"rounds": 2, "seeds": 2}
+    fk.compare(own_task(), ["fedavg", "gel"], WORLD, out=out, **known)
+    stamps = {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
+    more = fk.compare(own_task(), ["gel", halved, "fedavg"], WORLD, out=out, **known)
+    assert stamps == {file: file.stat().st_mtime_ns for file in stamps}
+    assert more.to_markdown() == fk.compare(own_task(), ["gel", halved, "fedavg"], WORLD, **known).to_markdown()
+    with pytest.raises(fk.InputError, match=r"its rounds are 2, not 3\. Choose another out, or overwrite\."):
+        fk.compare(own_task(), ["gel", halved, "fedavg", "fedprox"], WORLD, out=out, **(known | {"rounds": 3}))
+    with pytest.raises(
+        fk.InputError, match=r"its algorithms are \['gel', .*\], not \['fedprox'\]\. Give all"
+    ) as caught:
+        fk.compare(own_task(), ["fedprox"], WORLD, out=out, **known)
+    assert f"read both: fk.Comparison.read({str(out)!r}, 'OTHER'), or fedkeel compare {out} OTHER." in str(caught.value)
+    fk.compare(own_task(), ["fedprox"], WORLD, out=tmp_path / "other", **known)
+    assert len(fk.Comparison.read(out, tmp_path / "other").groups) == 4
+
+
 def test_another_value_of_a_rule_is_refused_with_the_arm_the_key_and_both_values(tmp_path: Path) -> None:
     def again(mu: float, **more: Any) -> None:
         arms = {"a": "fedavg", "mine": fk.Algorithm(rules=[fk.Proximal(mu)])}
@@ -175,8 +194,26 @@ def test_bad_input_is_one_line(change: dict[str, Any], error: str) -> None:
 
 def test_train_with_several_seeds_says_what_to_use() -> None:
     for seeds in ([0, 1, 2], range(3), (0, 1, 2), np.arange(3)):
-        with pytest.raises(fk.InputError, match=r"use fk.compare\(task, \[algorithm\], world, seeds=\[.*0.*2.*\]\)"):
-            fk.train(own_task(), "fedavg", rounds=1, seed=seeds)  # type: ignore[arg-type]
+        for keyword in ("seed", "seeds"):
+            with pytest.raises(
+                fk.InputError, match=r"use fk.compare\(task, \[algorithm\], world, seeds=\[.*0.*2.*\]\)"
+            ):
+                fk.train(own_task(), "fedavg", rounds=1, **{keyword: seeds})
+    with pytest.raises(fk.InputError, match=r"takes one seed; for several use fk.compare\(.*, world, seeds=3\)\."):
+        fk.train(own_task(), "fedavg", rounds=1, seeds=3)
+
+
+def test_train_with_several_algorithms_or_the_name_of_a_task_says_what_to_use() -> None:
+    with pytest.raises(
+        fk.InputError, match=r"one algorithm; for several use fk.compare\(task, \['fedavg', 'gel'\], world\)"
+    ):
+        fk.train(own_task(), ["fedavg", "gel"])  # type: ignore[arg-type]
+    with pytest.raises(
+        fk.InputError, match=r"of train must be a Task, such as fk\.tasks\.get\('digits'\)\. Got 'digits'"
+    ):
+        fk.train("digits", "fedavg")  # type: ignore[arg-type]
+    with pytest.raises(fk.InputError, match=r"of compare must be a Task, such as fk\.tasks\.get\('digits'\)"):
+        fk.compare("digits", ["fedavg"])  # type: ignore[arg-type]
 
 
 def test_there_is_no_progress_bar_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -477,7 +514,8 @@ def test_a_sweep_of_a_text_is_that_of_the_command(tmp_path: Path, capsys: Any) -
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"grid": {"lr": [0.1]}}, "combinations. Got 1"),
+        ({"grid": {"lr": [0.1]}}, "must be made of 2 to 10,000 combinations. Got 1"),
+        ({"grid": {"learning_rate": [0.1]}}, "'learning_rate'. The client learning rate is lr"),
         ({"grid": {"lr": 0.1}}, "a dict of lists; 'lr' has none"),
         ({"grid": {"lr": "0.1,1"}}, "a dict of lists; 'lr' has none"),
         ({"grid": {}}, "a dict of lists, such as"),

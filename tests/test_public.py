@@ -20,6 +20,10 @@ def test_every_promised_name_is_exported_and_every_exported_name_is_there():
         assert getattr(fk, name) is not None
 
 
+def test_completion_shows_the_public_names_and_nothing_else():
+    assert dir(fk) == sorted(fk.__all__) and "compare" in dir(fk)
+
+
 def test_every_public_class_and_function_is_documented():
     for name in fk.__all__:
         thing = getattr(fk, name)

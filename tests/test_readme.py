@@ -17,6 +17,7 @@ from fedkeel import grammar, recipes
 from fedkeel.cli import deploy, parser
 from fedkeel.data import table
 from fedkeel.engine.worker import Site
+from fedkeel.rule import METHODS
 from fedkeel.tasks import own
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,10 +59,7 @@ def test_the_rule_on_the_page_is_scaffold_bit_for_bit() -> None:
     (block,) = [block for block in RULE_BLOCKS if "class Scaffold" in block]
     exec(block, names)
     task, world = fk.tasks.digits(), fk.World(cohort=5)
-    runs = [
-        fk.train(task, fk.Algorithm(rules=[rule], weights="uniform"), world, rounds=5)
-        for rule in (names["Scaffold"](), fk.Scaffold())
-    ]
+    runs = [fk.train(task, algorithm, world, rounds=5) for algorithm in (names["scaffold"], "scaffold")]
     assert torch.equal(runs[0].params, runs[1].params)
 
 
@@ -82,7 +80,7 @@ def test_the_checks_and_the_random_numbers_of_the_page_on_rules_work_as_printed(
     example = (ROOT / "examples" / "own_rule.py").read_text().partition("task, world")[0]  # its class
     names: dict[str, Any] = {}
     exec(example, names)
-    for mark in ("class Noisy", "check_all("):
+    for mark in ("class Noisy", "import check_all"):
         (block,) = [block for block in RULE_BLOCKS if mark in block]
         exec(block, names)
     names["check_all"](fk.Algorithm(rules=[names["Noisy"]()]))
@@ -97,6 +95,22 @@ def test_the_page_on_rules_has_every_field_that_a_rule_may_read_and_no_other() -
     site = page.partition("| of `me.site` |")[2].partition("\n\n")[0]
     methods = re.findall(r"^\| `(\w+)\(", site, re.MULTILINE)
     assert len(methods) == 4 and all(callable(getattr(Site, method)) for method in methods)
+
+
+def test_the_page_on_rules_lists_every_method_that_a_round_calls() -> None:
+    table = (ROOT / "docs" / "own-rule.md").read_text().partition("| method | where |")[2].partition("\n\n")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [name for cell in first for name in re.findall(r"`(\w+)[(`]", cell)]
+    assert sorted(listed) == sorted(METHODS)
+
+
+def test_the_tuning_on_the_page_on_comparing_runs_and_reports_other_seeds_than_it_tunes_by() -> None:
+    page = (ROOT / "docs" / "comparing.md").read_text()
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "fk.sweep(" in block]
+    names: dict[str, Any] = {}
+    exec(re.sub(r"rounds=\d+", "rounds=2", block), names)
+    assert [arm.seeds for arm in names["comparison"].arms] == [[0, 1, 2]] * 2
+    assert [one.spec.partition(":")[0] for one in names["tuned"]] == ["fedavg", "scaffold"]
 
 
 def test_every_marker_of_the_site_that_includes_a_file_is_whole_and_names_one() -> None:

@@ -186,3 +186,18 @@ class Proximal(fk.Rule):  # not ours, although it is called so
 )
 def test_an_algorithm_with_parts_of_the_users_own_is_not_nameable(parts):
     assert not nameable(fk.Algorithm(**parts))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("fedprox:mi=0.1", "Unknown parameter of fedprox 'mi'. Did you mean 'mu'?"),
+        ("fedavg:learning_rate=0.1", "'learning_rate'. The client learning rate is lr, the server's server_lr."),
+        ("fedavg:epochs=2", "'epochs'. Local work belongs to the world: --budget 2e for two epochs"),
+        ("fedprox:mu=0.1:lr=0.1", "separate keys by commas, 'fedprox:mu=0.1,lr=0.1'."),
+    ],
+)
+def test_a_key_as_others_write_it_is_refused_with_ours(text, told):
+    with pytest.raises(fk.InputError) as caught:
+        fk.algorithm(text)
+    assert told in str(caught.value)

@@ -52,7 +52,7 @@ def test_the_faster_arm_is_named_with_its_price() -> None:
     said = words(*slow, *fast)
     assert said["headline"] == "Use fast."
     assert "fast took 2.0 rounds, 20 gradients and 4 MB (means over 3 seeds)" in said["points"][0]
-    assert "saves 2.0 (2.0\xa0to\xa02.0) rounds" in said["points"][1]
+    assert "saves 2.0 rounds" in said["points"][1]  # in all seeds: no interval is known
 
 
 def test_arms_whose_interval_includes_0_cannot_be_told_apart() -> None:
@@ -152,7 +152,7 @@ def test_of_losses_the_smaller_is_better() -> None:
 
     said = words(*(lossy("high", s, 2.0) for s in range(2)), *(lossy("low", s, 1.0) for s in range(2)))
     assert said["headline"] == "Use low."
-    assert "1.0000 (1.0000\xa0to\xa01.0000) better than high" in said["points"][1]
+    assert "1.0000 better than high" in said["points"][1]
 
 
 def test_runs_with_rounds_left_are_not_counted() -> None:

@@ -84,6 +84,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "d").exists()
 
 
+def test_several_algorithms_and_a_list_of_seeds_are_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "synthetic", "fedavg", "gel", "--grid", "lr=0.1,1"]) == 2
+    assert "A sweep takes one algorithm. Sweep fedavg and gel each on its own" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["sweep", "synthetic", "fedavg", "--grid", "lr=0.1,1", "--seeds", "0,1,2"])
+    assert "'0,1,2' is no number of seeds; write how many" in capsys.readouterr().err
+
+
 def test_without_optuna_the_command_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main([*SMALL, "--grid", "lr=0.1..1", "--optuna", "3", "--out", str(tmp_path / "d")]) == 1
@@ -120,6 +128,9 @@ def test_a_sweep_gives_every_cell_the_run_it_would_have_alone(tmp_path: Path, ca
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "lr \\ momentum" in shown and "Best: fedavg:lr=" in shown
+    assert (
+        f"fedkeel run synthetic:users=6 {told['best']['algorithm']} --rounds 3 --cohort 3 --seed 2 --seeds 3" in shown
+    )
     assert stamps == {file: file.stat().st_mtime_ns for file in out.glob("*/seed-*/*")}
     assert main([*words, "--rounds", "4"]) == 2
     assert "holds something else" in capsys.readouterr().err

@@ -442,3 +442,13 @@ def test_wall_seconds_go_on_after_resuming(tmp_path):
     seconds = [row["wall_seconds"] for row in fk.resume(tmp_path, toy()).history]
     assert seconds == sorted(seconds)
     assert seconds[3] >= before
+
+
+def test_a_run_a_task_and_data_are_printed_in_one_line():
+    task = fk.tasks.synthetic(users=8)
+    run = fk.train(task, "fedavg", rounds=2, seed=1)
+    accuracy = run.history[-1]["accuracy"]
+    assert repr(run) == f"<Run of fedavg on synthetic:users=8, seed 1: done after 2 rounds, accuracy {accuracy:.4f}>"
+    samples, kept = len(task.data.y), len(task.data.test[1])
+    data = f"<FederatedData of 8 clients, {samples:,} samples of shape (60,), {kept:,} for the test>"
+    assert repr(task.data) == data and repr(task) == f"<Task synthetic:users=8: {data}>"

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import fedkeel as fk
 from fedkeel.conformance import toy, toy_world
+from fedkeel.data.partition import dirichlet
 
 HERE = "of test_user_code.py"
 
@@ -125,10 +126,46 @@ def binary(output: Tensor, target: Tensor) -> Tensor:
         (labelled([0, 1, 1], 2, nn.CrossEntropyLoss()), "shape (2,) here; got (). With torch losses"),
         (labelled([0.0, 1.0], 1, lambda o, t: (o - t) ** 2), "got (2, 2). Outputs are (2, 1) of float32, targets (2,)"),
         (labelled([0, 1, 1], 2, lambda o, t: o), "got (2, 2). With torch losses use reduction='none'"),
+        (labelled([1, 2, 2], 2), "y has labels 1..2; the model has outputs for 0..1. Subtract 1: y - 1."),
+        (labelled([[0], [1], [1]], 2), "Targets are (2, 1) of int64: give one label per sample, y.squeeze(1)."),
     ],
 )  # fmt: skip
 def test_a_loss_that_does_not_fit_is_refused_with_what_to_do(task: fk.Task, message: str) -> None:
     assert message in refusal(lambda: fk.train(task, "fedavg", rounds=1))
+
+
+def test_pictures_of_bytes_and_the_class_of_a_loss_are_refused_with_what_to_do() -> None:
+    data = fk.FederatedData.from_arrays(torch.ones(4, 3, dtype=torch.uint8), [0, 1, 0, 1], clients=[0, 0, 1, 1])
+    task = fk.Task(lambda: nn.Linear(3, 2), fk.cross_entropy, data, client_test=0.5)
+    assert "of uint8: RuntimeError" in (text := refusal(lambda: fk.train(task, "fedavg", rounds=1)))
+    assert text.endswith("Give floating-point inputs: x.float() / 255.")
+    assert "such as fk.cross_entropy. Got <class" in refusal(lambda: replace(toy(), loss=nn.CrossEntropyLoss))
+
+
+@pytest.mark.parametrize(
+    ("clients", "use"),
+    [
+        (20, "dirichlet, clients=20, alpha=0.1)"),
+        ("shards", "shards, clients=100)"),
+        (dirichlet, "dirichlet, clients=100, alpha=0.1)"),
+    ],
+)
+def test_a_partition_that_is_not_complete_is_refused_with_the_whole_of_it(clients: Any, use: str) -> None:
+    text = refusal(lambda: fk.FederatedData.from_arrays(torch.ones(4, 3), [0, 1, 0, 1], clients))
+    assert text.endswith(f"or a partition such as functools.partial(fk.data.partition.{use}.")
+
+
+def test_unknown_keywords_of_a_world_and_an_algorithm_and_the_class_of_a_rule_say_what_to_write() -> None:
+    class Own(fk.Rule):
+        pass
+
+    anything: Any = fk
+    assert "'clients'. Write cohort=10 for the clients of a round" in refusal(lambda: anything.World(clients=10))
+    assert refusal(lambda: anything.World(cohrt=1)) == "Unknown keyword of World 'cohrt'. Did you mean 'cohort'?"
+    assert "of Algorithm 'lr'. Write client=fk.SGD(0.1)." in refusal(lambda: anything.Algorithm(lr=0.1))
+    assert "a list of rules; make an instance: Own()." in refusal(lambda: anything.Algorithm(rules=[Own]))
+    with pytest.raises(TypeError, match="positional"):
+        anything.World(*range(20))
 
 
 def fails_while_training(output: Tensor, target: Tensor) -> Tensor:
@@ -191,12 +228,16 @@ def test_every_hook_of_a_rule_that_raises_is_named(hook: str, where: str) -> Non
         ("survey", None, ": TypeError: Own.survey must return tensors by name. Got None"),
         ("gradient", None, ", step 1: TypeError: Own.gradient must return a tensor of g's shape, ("),
         ("gradient", torch.zeros(2, 2), "Got a tensor of (2, 2) instead."),
+        ("gradient", torch.zeros(43), ", step 1: TypeError: Own.gradient must return a tensor of g's shape, ("),
+        ("gradient", torch.zeros(43), ", 43). Got a tensor of (43,) instead."),
         ("objective", None, ": TypeError: Own.objective must return a gradient and a value. Got None instead."),
         ("step", torch.zeros(1), ": TypeError: Own.step must return a gradient and a value. Got a tensor of (1,)"),
         ("walk", None, ": TypeError: Own.walk must return the End that go(y) returns. Got None instead."),
         ("finish", {}, ": TypeError: Own.finish must return an Up. Got {} instead."),
         ("serve", {"c": 1, "d": 2}, "Round 1: TypeError: Own.serve must return two values:"),
         ("serve", (1, 2, 3), "Round 1: TypeError: Own.serve must return two values"),
+        ("serve", torch.zeros(43), "what the server keeps, and the update. Got a tensor of (43,) instead."),
+        ("serve", {"c": torch.zeros(43)}, "and the update. Got {'c': a tensor of (43,)} instead."),
         ("report", None, "Round 1: TypeError: Own.report must return numbers by column. Got None instead."),
         ("models", None, "after round 0: TypeError: Own.models must return models by name. Got None instead."),
     ],

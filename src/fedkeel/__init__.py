@@ -67,6 +67,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 __all__ = [
     "GHBM", "SGD", "SPS", "AdaBest", "Adagrad", "Adam", "Algorithm", "Buffered", "ClientError", "Comparison",
     "Contrastive", "Cut", "DeltaSGD", "End", "Epochs", "Exits", "Fathom", "FedADC", "FedCM", "FedDyn", "FedHBM",

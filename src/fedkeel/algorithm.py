@@ -11,6 +11,7 @@ from .errors import check
 from .optim import SGD, Optimizer
 from .pace import Buffered, Pace, Synchronous
 from .rule import METHODS, Rule
+from .settings import refuses_unknown
 
 if TYPE_CHECKING:
     from .capacity import Capacity
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 BUFFERS = ("average", "server")
 
 
+@refuses_unknown(
+    lr="client=fk.SGD(0.1)",
+    server_lr="server=fk.SGD(0.1)",
+    momentum="client=fk.SGD(0.1, momentum=0.9)",
+    rule="rules=[...]",
+)
 @dataclass(frozen=True)
 class Algorithm:
     """FedAvg is the empty `Algorithm()`; everything else is a part of it changed or added.
@@ -53,7 +60,7 @@ class Algorithm:
             part = getattr(self, name)
             check(isinstance(part, Optimizer), self, name, "an optimizer such as fk.SGD(0.01)", part)
         good = isinstance(self.rules, list | tuple) and all(isinstance(rule, Rule) for rule in self.rules)
-        check(good, self, "rules", "a list of rules", self.rules)
+        check(good, self, "rules", f"a list of rules{_instances(self.rules)}", self.rules)
         check(isinstance(self.pace, Pace), self, "pace", "fk.Buffered(...) or fk.Synchronous()", self.pace)
         object.__setattr__(self, "client", self.client.for_clients())
         object.__setattr__(self, "server", self.server.for_server())
@@ -104,3 +111,9 @@ class Algorithm:
             "weights": self.weighing.parameters(),
             "buffers": self.buffers,
         }
+
+
+def _instances(rules: Any) -> str:
+    """What to write where a list has classes of rules in the place of rules; else nothing."""
+    classes = [one.__name__ for one in rules if isinstance(one, type)] if isinstance(rules, list | tuple) else []
+    return f"; make an instance: {', '.join(f'{name}()' for name in classes)}" if classes else ""

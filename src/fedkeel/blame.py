@@ -13,7 +13,7 @@ from .data.batches import Batch
 from .engine.worker import Site
 from .errors import ClientError, FedkeelError, brief, reason
 from .messages import Broadcast, Work
-from .rule import Me, Rule
+from .rule import Me, Rule, shown, wrong_shape
 
 if TYPE_CHECKING:
     from .local import Group
@@ -60,14 +60,9 @@ def useless(rule: Rule, me: Me, y: Tensor) -> str | None:
         if rule.defines("gradient"):
             g = rule.gradient(torch.zeros_like(y), y.clone(), me)
             if not isinstance(g, Tensor) or g.shape != y.shape:
-                return f"{name}.gradient must return a tensor of g's shape, {tuple(y.shape)}. Got {shown(g)} instead."
+                return str(wrong_shape(rule, y, g))
         for method in filter(rule.defines, ("objective", "step")):
             found = getattr(rule, method)(zero, me, y.clone(), batch)
             if not isinstance(found, tuple) or [type(one) for one in found] != [Tensor, Tensor]:
                 return f"{name}.{method} must return a gradient and a value. Got {shown(found)} instead."
     return None
-
-
-def shown(value: object) -> str:
-    """A value in an error, a tensor by its shape."""
-    return f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else brief(value)

@@ -140,19 +140,23 @@ def check_knobs(
 ) -> None:
     """Every hyper-parameter of every part changes the result, on its own.
 
-    Numbers and switches are changed by themselves; `others` has another value for a text or None, by
-    "part.name" (a rule's part is its slot); `skip` names parameters that have no effect here. A value that is
-    refused is not dead.
+    Numbers and switches are changed by themselves; `others` has another value by "part.name" (a rule's part is its
+    slot), for a text or None, or for a number that acts at some values only; `skip` names parameters that have no
+    effect here. A value that is refused is not dead.
 
     >>> check_knobs("fedprox:clip=0.1")
     """
     known = _algorithm(algorithm)
     others = {"client.clip": 1e-3, "server.clip": 1e-3} | dict(others or {})
     base = _run(known, task, world, rounds=rounds, dtype=torch.float64).params
-    for knob, changed in _variants(known.resolve(task or toy(), world or toy_world()), others):
-        if knob not in skip:
+    for parameter, changed in _variants(known.resolve(task or toy(), world or toy_world()), others):
+        if parameter not in skip:
             moved = not torch.equal(base, _run(changed, task, world, rounds=rounds, dtype=torch.float64).params)
-            assert moved, f"{knob} is a dead knob: another value gives the same bits"
+            assert moved, (
+                f"{parameter} is a dead parameter: another value gives the same bits. Where it acts at some values "
+                f"only, give one of them, others={{'{parameter}': VALUE}}; where it cannot act here, leave it out, "
+                f"skip=['{parameter}']"
+            )
 
 
 def check_neutral(
@@ -365,29 +369,29 @@ def _tensors(run: Run) -> dict[str, Tensor]:
 
 
 def _variants(algorithm: Algorithm, others: Mapping[str, Any]) -> Iterator[tuple[str, Algorithm]]:
-    """(knob, the algorithm with that knob at another value), for every knob that may be set."""
+    """(parameter, the algorithm with another value of it), for every parameter that may be set."""
     parts: dict[str, Any] = {name: getattr(algorithm, name) for name in ("client", "server", "weights")}
     parts |= {rule.slot: rule for rule in algorithm.rules if is_dataclass(rule)}
     for part, value in parts.items():
         for name in [f.name for f in fields(value)]:
-            knob = f"{part}.{name}"
+            parameter = f"{part}.{name}"
             try:
-                changed = replace(value, **{name: _other(knob, getattr(value, name), others)})
+                changed = replace(value, **{name: _other(parameter, getattr(value, name), others)})
                 if part in ("client", "server", "weights"):
                     whole: dict[str, Any] = {part: changed}
                 else:
                     whole = {"rules": [changed if rule is value else rule for rule in algorithm.rules]}
-                yield knob, replace(algorithm, **whole)
+                yield parameter, replace(algorithm, **whole)
             except InputError:
                 continue
 
 
-def _other(knob: str, value: Any, others: Mapping[str, Any]) -> Any:
-    if knob in others:
-        return others[knob]
+def _other(parameter: str, value: Any, others: Mapping[str, Any]) -> Any:
+    if parameter in others:
+        return others[parameter]
     if isinstance(value, bool):
         return not value
-    assert isinstance(value, int | float), f"{knob} is {value!r}: give another value for it in others"
+    assert isinstance(value, int | float), f"{parameter} is {value!r}: give another value for it in others"
     if isinstance(value, int):
         return value + 1
     return value * 0.5 if value else 0.1

@@ -140,6 +140,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     InputError("Unknown algorithm 'fedavgg'. Did you mean 'fedavg'?")
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if len(name) > 2 else 0.5)
     hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
     return InputError(f"Unknown {kind} '{name}'. {hint}")

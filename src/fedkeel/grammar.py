@@ -30,6 +30,9 @@ def _segment(part: str, text: str) -> Segment:
         key, equals, value = (s.strip() for s in pair.partition("="))
         if not equals or not key or not value:
             raise InputError(f"Cannot read '{text}': '{pair}' is not key=value.")
+        if re.search(r":\s*\w+=", value):
+            commas = re.sub(r":\s*(?=\w+=)", ",", value)
+            raise InputError(f"Cannot read '{text}': separate keys by commas, '{name}:{key}={commas}'.")
         if key in values:
             raise InputError(f"Cannot read '{text}': '{key}' is given twice.")
         values[key] = value_of(value)

@@ -35,6 +35,14 @@ COMMON = {
     "buffers": "average or server",
     "level": "all clients train this sub-model: a to e (width), or 1 to 4 where the task has early exits",
 }
+OTHER_WORDS = {
+    **dict.fromkeys(("learning_rate", "eta"), "The client learning rate is lr, the server's server_lr."),
+    **dict.fromkeys(
+        ("epochs", "steps", "local_epochs", "local_steps"),
+        "Local work belongs to the world: --budget 2e for two epochs, --budget 5 for five steps; in Python "
+        "fk.World(budget='2e').",
+    ),
+}  # what keys of other libraries are called here, where an algorithm has none of this name
 YIN_PAPER = "Yin et al. 2018, Byzantine-robust distributed learning (arXiv 1803.01498)"
 KRUM_PAPER = "Blanchard et al. 2017, Machine learning with adversaries: Byzantine tolerant gradient descent (NeurIPS)"
 ADAPTIVE = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "v_init": None, "bias_correction": False}
@@ -184,7 +192,7 @@ def algorithm(text: str) -> Algorithm:
     (Proximal(mu=0.1), Guess(steps='remaining', proxy=None))
     >>> algorithm("fedavgg")
     Traceback (most recent call last):
-    fedkeel.errors.InputError: Unknown algorithm 'fedavgg'. Did you mean 'fedavgm'?
+    fedkeel.errors.InputError: Unknown algorithm 'fedavgg'. Did you mean 'fedavg'?
     """
     segments = grammar.parse(text)
     common: dict[str, Any] = {}
@@ -195,7 +203,7 @@ def algorithm(text: str) -> Algorithm:
         recipe = KNOWN[name]
         for key in given:
             if key not in recipe.keys and key not in COMMON:
-                raise unknown(f"parameter of {name}", key, [*recipe.keys, *COMMON])
+                raise _unknown_key(name, key, [*recipe.keys, *COMMON])
         for key in given.keys() & COMMON.keys() - recipe.keys.keys():
             if common.setdefault(key, given[key]) != given[key]:
                 raise InputError(f"'{text}' gives {key} twice: {common[key]} and {given[key]}.")
@@ -235,6 +243,12 @@ def algorithm(text: str) -> Algorithm:
         raise InputError(f"'{text}' gives two asynchronous paces; use one of fedbuff, fedasync and +buffered.")
     pace = paces[0] if paces else Synchronous()
     return Algorithm(client, chosen, server, weighing, buffers, levels, pace, spec=grammar.write(segments))
+
+
+def _unknown_key(name: str, key: str, known: list[str]) -> InputError:
+    if key in OTHER_WORDS:
+        return InputError(f"Unknown parameter of {name} '{key}'. {OTHER_WORDS[key]}")
+    return unknown(f"parameter of {name}", key, known)
 
 
 def _without_uniform(weights: list[Weights], given: dict[str, Any], text: str) -> list[Weights]:

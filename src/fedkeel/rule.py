@@ -146,8 +146,9 @@ class Rule:
         step(go, me, y, batch)             go(y, batch) moves y by one step -> gradient, value
         walk(go, me, y)                    go(y) does all local steps -> End
 
-    `gradient` may change g in place; a rule that keeps g must copy it, since the next step overwrites it. The next rule
-    may change the returned tensor, so return g or a new tensor, never one of me.memory or me.sent.
+    Two tensors may be written to, in place: the g of `gradient`, and those of `me.notes`. A rule that keeps g must copy
+    it, since the next step overwrites it. The next rule may change the returned tensor, so return g or a new tensor,
+    never one of me.memory or me.sent.
 
     >>> class SignSGD(Rule):
     ...     def gradient(self, g, y, me):
@@ -210,7 +211,10 @@ class Rule:
 
     def objective(self, f: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         g, value = f(y, batch)
-        return self.gradient(g, y, me), value + self.penalty(y, me) if me.valued else value
+        corrected = self.gradient(g, y, me)
+        if corrected.shape != y.shape:  # it would be broadcast, and other clients' gradients with it
+            raise wrong_shape(self, y, corrected)
+        return corrected, value + self.penalty(y, me) if me.valued else value
 
     def step(self, go: Objective, me: Me, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return go(y, batch)
@@ -276,10 +280,31 @@ def checked(name: str, method: Callable[..., Value]) -> Callable[..., Value]:
     def call(self: Rule, *given: Any) -> Value:
         value = method(self, *given)
         if not isinstance(value, kind) or (isinstance(value, tuple) and len(value) != 2):
-            raise TypeError(f"{type(self).__name__}.{name} must return {must}. Got {brief(value)} instead.")
+            raise TypeError(f"{type(self).__name__}.{name} must return {must}. Got {shown(value)} instead.")
         return value
 
     return call
+
+
+def wrong_shape(rule: Rule, y: Tensor, got: object) -> TypeError:
+    """The error for a `gradient` that does not return a tensor of g's shape, which is y's."""
+    must = f"{type(rule).__name__}.gradient must return a tensor of g's shape, {tuple(y.shape)}"
+    return TypeError(f"{must}. Got {shown(got)} instead.")
+
+
+def shown(value: object) -> str:
+    """A value in an error, tensors by their shapes.
+
+    >>> shown((torch.zeros(3), {"c": torch.zeros(2, 3)}, 5))
+    "(a tensor of (3,), {'c': a tensor of (2, 3)}, 5)"
+    """
+    if isinstance(value, Tensor):
+        return f"a tensor of {tuple(value.shape)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(shown, value))})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{brief(key)}: {shown(one)}' for key, one in value.items())}}}"
+    return brief(value)
 
 
 def refuse_misspelt(kind: type[Rule]) -> None:

@@ -10,12 +10,14 @@ import argparse
 import inspect
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from typing import Any, TypeVar
 
 from . import ranges
 from .errors import InputError, check, unknown
 from .ranges import Range
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Version 0.1 wrote these keys into every config.json, so a file without one of them is damaged. A file may lack any
@@ -164,6 +166,28 @@ def takes_settings(owner: type) -> Callable[[F], F]:
         lines = "\n".join(f"        {keyword}: {one.text}" for keyword, (_, one) in keywords.items())
         function.__doc__ = (function.__doc__ or "").replace("        SETTINGS", lines)
         return function
+
+    return describe
+
+
+def refuses_unknown(**meant: str) -> Callable[[type[T]], type[T]]:
+    """Let a class say which of its keywords is nearest to an unknown one; meant: what to write for words of others."""
+
+    def describe(kind: type[T]) -> type[T]:
+        made: Callable[..., None] = kind.__init__
+
+        @wraps(made)
+        def init(self: T, *given: Any, **named: Any) -> None:
+            try:
+                made(self, *given, **named)
+            except TypeError:
+                for name in named.keys() & meant.keys():
+                    raise InputError(f"Unknown keyword of {kind.__name__} '{name}'. Write {meant[name]}.") from None
+                check_keywords(kind, named)
+                raise
+
+        kind.__init__ = init  # type: ignore[assignment]
+        return kind
 
     return describe
 

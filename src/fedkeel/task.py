@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import draws, grammar
 from .data import FederatedData
 from .data.augment import Augment
-from .errors import InputError, check, reason
+from .errors import InputError, brief, check, reason
 from .flat import FlatModel, seeded
 from .inputs import Logits, adapt, logits_of
 from .pretrained import load_into
@@ -41,6 +41,8 @@ def _of(tensor: Tensor) -> str:
 
 def _advice(output: Tensor, y: Tensor) -> str:
     """What to do where outputs and targets of classification do not fit; empty where they may."""
+    if output.ndim == y.ndim == 2 and output.shape[1] > 1 == y.shape[1] and not y.is_floating_point():
+        return f"Targets are {_of(y)}: give one label per sample, y.squeeze(1)."
     scores = output.ndim == y.ndim + 1
     if scores and not y.is_floating_point() and output.shape[1] == 1:
         return (
@@ -61,7 +63,7 @@ class Spec(str):
     parts: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A model, a loss and federated data, with the settings its paper uses.
 
@@ -96,7 +98,8 @@ class Task:
     def __post_init__(self) -> None:
         makes = callable(self.model) and not isinstance(self.model, nn.Module)  # every run makes a fresh model
         check(makes, self, "model", "a function that makes an nn.Module, such as lambda: MyModel()", self.model)
-        check(callable(self.loss), self, "loss", "a function (output, target) -> one value per sample", self.loss)
+        must = "a function (output, target) -> one value per sample, such as fk.cross_entropy"
+        check(callable(self.loss) and not isinstance(self.loss, type), self, "loss", must, self.loss)
         made = "a FederatedData, made by from_arrays, from_torch, from_huggingface, from_csv or from_folder"
         check(isinstance(self.data, FederatedData), self, "data", made, type(self.data).__name__)
         if self.batch_size is not None:
@@ -141,6 +144,9 @@ class Task:
         spec = Spec(grammar.write([(name, values)]))
         spec.parts = getattr(self.spec, "parts", ())
         object.__setattr__(self, "spec", spec)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.title}: {self.data!r}>"
 
     @property
     def title(self) -> str:
@@ -196,7 +202,8 @@ class Task:
         try:
             output: Any = model.module(x)
         except Exception as error:  # torch's message alone does not name the batch
-            raise InputError(f"The model fails on a batch {_of(x)}: {reason(error)}.") from error
+            remedy = " Give floating-point inputs: x.float() / 255." if x.dtype == torch.uint8 else ""
+            raise InputError(f"The model fails on a batch {_of(x)}: {reason(error)}.{remedy}") from error
         if not isinstance(output, Tensor) and isinstance(logits_of(output), Tensor):
             output = logits_of(output)
             model.module.register_forward_hook(Logits())
@@ -209,7 +216,10 @@ class Task:
             for name, labels in (("y", self.data.y), ("test y", self.data.test[1] if self.data.test else y)):
                 low, high = int(labels.min()), int(labels.max())
                 if low < 0 or high >= classes:
-                    raise InputError(f"{name} has labels {low}..{high}; the model has outputs for 0..{classes - 1}.")
+                    remedy = f" Subtract 1: {name} - 1." if (low, high) == (1, classes) else ""
+                    raise InputError(
+                        f"{name} has labels {low}..{high}; the model has outputs for 0..{classes - 1}.{remedy}"
+                    )
         self._try_loss(output, y)
         model.module.train(was)
         model.load(model.flat.clone(), state)
@@ -260,3 +270,15 @@ class Task:
         """The number of classes when this is plain classification (integer labels, scores per class), else 0."""
         plain = not self.data.y.is_floating_point() and self.data.y.ndim == 1 and output.ndim == 2
         return output.shape[1] if plain and output.shape[1] > 1 else 0
+
+
+def check_task(owner: str, task: Any) -> None:
+    """Refuse what is no task: in Python a task's name is not one.
+
+    >>> check_task("train", "digits")
+    Traceback (most recent call last):
+    fedkeel.errors.InputError: The 'task' parameter of train must be a Task, such as fk.tasks.get('digits'). Got \
+'digits' instead.
+    """
+    example = f"fk.tasks.get({brief(task)})" if isinstance(task, str) else "fk.tasks.synthetic()"
+    check(isinstance(task, Task), owner, "task", f"a Task, such as {example}", task)

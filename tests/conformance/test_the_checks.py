@@ -68,7 +68,7 @@ class Forgetful(fk.Rule):
 
 @dataclass(frozen=True, repr=False)
 class Dead(fk.Rule):
-    """Wrong in its knob, which nothing reads."""
+    """Wrong in its parameter, which nothing reads."""
 
     mu: float = 0.1
 
@@ -148,12 +148,30 @@ def test_state_outside_the_slots_is_caught():
         conformance.check_resume(rule)
 
 
-def test_a_dead_knob_is_caught():
-    with pytest.raises(AssertionError, match=r"dead\.mu is a dead knob"):
+@dataclass(frozen=True, repr=False)
+class ClipServer(fk.Rule):
+    """Clips the server's step; no update of the toy task is as long as the default."""
+
+    radius: float = 1e6
+
+    def serve(self, server, up, view):
+        return server, up.delta * (self.radius / up.delta.norm()).clamp(max=1)
+
+
+def test_a_dead_parameter_is_caught_with_what_to_do():
+    with pytest.raises(AssertionError, match=r"dead\.mu is a dead parameter") as caught:
         conformance.check_knobs(with_rule(Dead()))
+    assert "give one of them, others={'dead.mu': VALUE}; " in str(caught.value)
+    conformance.check_knobs(with_rule(Dead()), skip=["dead.mu"])
 
 
-def test_a_knob_without_another_value_is_asked_for():
+def test_a_parameter_that_acts_at_some_values_only_is_checked_at_one_of_them():
+    with pytest.raises(AssertionError, match=r"clipserver\.radius is a dead parameter"):
+        conformance.check_knobs(with_rule(ClipServer()))
+    conformance.check_knobs(with_rule(ClipServer()), others={"clipserver.radius": 1e-3})
+
+
+def test_a_parameter_without_another_value_is_asked_for():
     with pytest.raises(AssertionError, match=r"guess\.steps is 'remaining'"):
         conformance.check_knobs("gel")
 

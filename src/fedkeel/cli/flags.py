@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,19 @@ def add_settings(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     from ..world import World
 
     add_flags(parser, RunConfig, defaults)
-    parser.add_argument("--seeds", type=int, metavar="K", help="repeat with K seeds in a row; default 1")
+    parser.add_argument("--seeds", type=_how_many, metavar="K", help="repeat with K seeds in a row; default 1")
     add_flags(parser, World)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/TASK-TIME")
     parser.add_argument("--overwrite", action="store_true", help="empty DIR first")
     add_output(parser)
+
+
+def _how_many(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        use = "write how many, and which is the first: --seed 0 --seeds 3 is 0, 1 and 2"
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; {use}") from error
 
 
 def add_ui(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +71,23 @@ def given(arguments: argparse.Namespace, owner: type) -> dict[str, Any]:
     from ..settings import settings
 
     return {name: value for name in settings(owner) if (value := getattr(arguments, name)) is not None}
+
+
+def words_of(known: Mapping[str, Any], owner: type) -> list[str]:
+    """The flags that give these settings of `owner`; those that are missing or at their defaults need none.
+
+    >>> from fedkeel.run.config import RunConfig
+    >>> words_of({"rounds": 50, "lr": None, "client_test": 0.2, "compile": True}, RunConfig)
+    ['--rounds', '50', '--client-test', '0.2', '--compile']
+    """
+    from ..settings import settings
+
+    words: list[str] = []
+    for name, one in settings(owner).items():
+        if (value := known.get(name, one.default)) != one.default:
+            flag = "--" + name.replace("_", "-")
+            words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 def study_of(arguments: argparse.Namespace, algorithms: Sequence[str]) -> Study:

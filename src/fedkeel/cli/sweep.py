@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ A key belongs to the algorithm's first name; write PART.KEY for a later one (gel
 with the same --out continues a stopped sweep, as does fedkeel resume DIR. The best cell is chosen on validation
 data: a tenth of every client's samples that is not trained on (--validation). --by says by what: validation_accuracy
 (default), validation_loss, train_loss, each the mean of the last rounds; test_accuracy, test_best and test_rounds look
-at the test set, and the table says so. Report the best cell with fedkeel run: all training data, other seeds."""
+at the test set, and the table says so. Report the best cell with fedkeel run: all training data, other seeds; the last
+line of the output is that command. Tune every algorithm that you compare, each by a sweep of its own."""
 
 # Of a table of one's own; other tasks have a test set that every run shares.
 UNTESTED = (
@@ -34,6 +36,7 @@ def add_command(commands: Any) -> None:
     sweep = flags.add_command(commands, "sweep", do, help, EXAMPLES)
     sweep.add_argument("task", metavar="TASK", help="a task's name, see fedkeel list tasks")
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
+    sweep.add_argument("others", nargs="*", help=argparse.SUPPRESS)  # refused with what to do
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
     sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
     sweep.add_argument("--by", metavar="NAME", help=f"what a cell is chosen by: {', '.join(BY)}; default the first")
@@ -52,6 +55,11 @@ def do(arguments: argparse.Namespace) -> int:
     from ..ranges import WORKERS
     from ..run.folder import new_folder
 
+    if arguments.others:
+        raise InputError(
+            f"A sweep takes one algorithm. Sweep {arguments.algorithm} and {', '.join(arguments.others)} each on its "
+            "own, then compare the best of each by fedkeel run."
+        )
     check(arguments.jobs is None or arguments.jobs in WORKERS, "sweep", "jobs", str(WORKERS), arguments.jobs)
     grid = Grid.parse(arguments.algorithm, arguments.grid)
     if arguments.png is not None:
@@ -89,6 +97,17 @@ def _same_sweep(config: dict[str, Any], out: Path) -> bool:
     return True
 
 
+def _report(config: dict[str, Any], best: str) -> str:
+    """The command that runs the best cell as the sweep did, with other seeds and without validation data."""
+    from ..run.config import SharedConfig
+    from ..world import World
+
+    shared = {name: value for name, value in config.items() if name not in ("validation", "engine")}
+    seeds = ["--seed", str(max(config["seeds"]) + 1), "--seeds", "3"]
+    words = [*flags.words_of(shared, SharedConfig), *flags.words_of(config["world"], World), *seeds]
+    return shlex.join(["fedkeel", "run", config["task"], best, *words])
+
+
 def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> int:
     """Run the rest of a sweep and print its outcome; also used by `fedkeel resume`."""
     from rich.console import Console
@@ -122,6 +141,9 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
     else:
         console = flags.terminal()
         heatmap.draw(choice, console)
+        if choice.best is not None:
+            command = _report(config, choice.best.arm.name)
+            console.print(f"Report it with other seeds: {command}", soft_wrap=True, highlight=False)
         console.print(f"Saved in {out}.", style="dim", soft_wrap=True, highlight=False)
         if config["task"].startswith("csv:") and not config.get("client_test"):
             console.print(UNTESTED, style="dim", soft_wrap=True, highlight=False)

@@ -67,6 +67,10 @@ class FederatedData:
         self.test_drawn = False  # test samples, or those of clients, are a share that `held_out` drew
         self._validate()
 
+    def __repr__(self) -> str:
+        held = f"{len(self)} clients, {len(self.y):,} samples of shape {tuple(self.x.shape[1:])}"
+        return f"<FederatedData of {held}, {0 if self.test is None else len(self.test[1]):,} for the test>"
+
     @classmethod
     def from_arrays(cls, x: Any, y: Any, clients: Clients, test: tuple[Any, Any] | None = None) -> Self:
         """Group samples by client; clients are numbered by sorted id.

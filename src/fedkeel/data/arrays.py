@@ -1,5 +1,6 @@
 """What users give as arrays, checked and as tensors: inputs, targets, and who holds which sample."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..errors import FedkeelError, InputError, one_line, reason
 from ..inputs import Inputs, pack
 from . import convert
+from .partition import WORDS, dirichlet
 
 # The client of each sample: an id per sample, arrays of sample indices, or a function of the targets that gives either.
 Clients = ArrayLike | Sequence[NDArray[Any]] | Callable[[NDArray[Any]], Any]
@@ -22,6 +24,8 @@ def held_by(clients: Clients, y: Tensor) -> Any:
         raise InputError(
             f"clients must be an array or a list, not a {type(clients).__name__}; make a list of it first."
         )
+    if isinstance(clients, int | str) or (callable(clients) and clients in list(WORDS)):
+        raise _incomplete(clients)
     if not callable(clients):
         return clients
     try:
@@ -30,6 +34,15 @@ def held_by(clients: Clients, y: Tensor) -> Any:
         raise
     except Exception as error:  # of the user's function
         raise InputError(f"The partition of the samples fails: {reason(error)}.") from error
+
+
+def _incomplete(clients: Any) -> InputError:
+    """The error for a number of clients or the name of a partition alone, with the whole of it."""
+    how: Any = next((known for known in WORDS if clients in (known, known.__name__)), dirichlet)
+    number = clients if isinstance(clients, int) else 100
+    alpha = ", alpha=0.1" if "alpha" in inspect.signature(how).parameters else ""
+    use = f"functools.partial(fk.data.partition.{how.__name__}, clients={number}{alpha})"
+    return InputError(f"clients must say who holds each sample: their ids, or a partition such as {use}.")
 
 
 def index_lists(held: Any) -> Any:

@@ -22,7 +22,7 @@ from ..run.checkpoint import identity_of
 from ..run.config import RunConfig, SharedConfig
 from ..run.folder import CONFIG, new_folder
 from ..settings import check_keywords, takes_settings
-from ..task import Task
+from ..task import Task, check_task
 from ..world import World
 from .report import export, verdict
 from .report.runs import Reader, all_runs, not_started
@@ -195,7 +195,8 @@ def compare(
 
     algorithms: texts or `Algorithm`s, the first is the baseline; or a dict that gives them names. seeds: how many, or
     which. out: a directory for the runs; the same call goes on where it was stopped, and does not run again what is
-    done. Without it the runs are kept until the comparison is gone, unless `save` copies them.
+    done, also with more algorithms than before. Without it the runs are kept until the comparison is gone, unless
+    `save` copies them.
 
     Settings, as of `fk.train`:
 
@@ -239,7 +240,7 @@ def study_of(
     settings: Mapping[str, Any],
 ) -> Study:
     """The study of Python objects that are compared or swept."""
-    check(isinstance(task, Task), owner, "task", "a Task, such as fk.tasks.synthetic()", task)
+    check_task(owner, task)
     check(world is None or isinstance(world, World), owner, "world", "a World", world)
     chosen = RunConfig.from_keywords({"rounds": rounds, "dtype": str(dtype).removeprefix("torch."), **settings}).plain()
     del chosen["seed"]
@@ -315,7 +316,8 @@ def _is_same(study: Study, folder: Path) -> bool:
     if not (folder / CONFIG).exists():
         return False
     free = {"fedkeel", "sweep"} | ({"engine"} if study.engine == "probe" else set())
-    known, wanted = read_json(folder / CONFIG), plain(study.config())
+    known = read_json(folder / CONFIG)
+    wanted = plain(_of_these(study, known.get("algorithms")).config())
     for name in dict.fromkeys((*wanted, *known)):
         if name not in free and known.get(name) != wanted.get(name):
             (_, *keys), own, other = first_difference(known.get(name), wanted.get(name), [name])
@@ -323,9 +325,25 @@ def _is_same(study: Study, folder: Path) -> bool:
                 what = f"{'.'.join(keys[1:]) or 'algorithm'} of {keys[0]!r}"
             else:
                 what = ".".join([name, *keys])
-            differs = f"its {what} is {brief(own)}, not {brief(other)}"
-            raise InputError(f"{folder} holds something else: {differs}. Choose another out, or overwrite.")
+            differs = f"its {what} {'are' if what.endswith('s') else 'is'} {brief(own)}, not {brief(other)}"
+            remedy = _beside(folder) if name == "algorithms" else "Choose another out, or overwrite."
+            raise InputError(f"{folder} holds something else: {differs}. {remedy}")
     return True
+
+
+def _of_these(study: Study, algorithms: Any) -> Study:
+    """The study of those algorithms alone that a directory has, if all of them are wanted: only the others are new."""
+    if study.given is None or not isinstance(algorithms, list) or not set(algorithms) <= set(study.algorithms):
+        return study
+    own = {name: study.given.algorithms[name] for name in algorithms}
+    given = replace(study.given, algorithms=own, config=_described(study.given.task, own, study.world))
+    return replace(study, algorithms=algorithms, given=given)
+
+
+def _beside(folder: Path) -> str:
+    """How algorithms are compared with those of a directory that does not have them."""
+    both = f"fk.Comparison.read({str(folder)!r}, 'OTHER'), or fedkeel compare {folder} OTHER"
+    return f"Give all of these and the new ones, or run the new ones with out='OTHER' and read both: {both}."
 
 
 def first_difference(one: Any, two: Any, place: Sequence[str] = ()) -> tuple[list[str], Any, Any]:

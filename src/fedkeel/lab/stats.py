@@ -26,6 +26,8 @@ from ..run.history import History, Row
 RESAMPLES = 10_000
 LAST = 100  # rounds whose accuracy is averaged (the GHBM paper's number), of short runs a quarter
 
+SAME = 1e-9  # no more than roundings
+
 BySeed = Mapping[int, float]
 
 
@@ -35,6 +37,8 @@ class Gain:
 
     >>> print(Gain(0.304, low=0.12, high=0.45), Gain(more_than=0.12), Gain(less_than=-0.2), Gain(), sep=" | ")
     +30.4% [+12, +45] | > +12.0% | < -20.0% | -
+    >>> print(Gain(0.1, low=0.1, high=0.1))
+    +10.0%
     """
 
     value: float | None = None
@@ -50,9 +54,14 @@ class Gain:
             return f"< {self.less_than:+.1%}"
         if self.value is None:
             return "-"
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or not self.ranged:
             return f"{self.value:+.1%}"
         return f"{self.value:+.1%} [{100 * self.low:+.0f}, {100 * self.high:+.0f}]"
+
+    @property
+    def ranged(self) -> bool:
+        """It has an interval with a width. Where all seeds give the same, the width is not 0 but unknown."""
+        return self.low is not None and self.high is not None and self.high - self.low > SAME
 
     @property
     def clear(self) -> bool:
@@ -254,7 +263,7 @@ class Arm:
         if not finals:
             return nothing
         half = interval(finals)
-        return f"{statistics.mean(finals):.4f}" + (f" ±{gap}{half:.4f}" if half is not None else "")
+        return f"{statistics.mean(finals):.4f}" + (f" ±{gap}{half:.4f}" if half is not None and half > SAME else "")
 
 
 def number(value: Any) -> float | None:

@@ -10,7 +10,7 @@ import torch
 
 from ..aggregate import Sums
 from ..algorithm import Algorithm
-from ..errors import StabilityWarning
+from ..errors import StabilityWarning, is_number
 
 # Honest norms differ by steps, samples and data: in short runs of named tasks they reached 18 times the usual norm
 # where clients share a rate, and 117 times where each finds its own (DeltaSGD): benchmarks/update_norms.py.
@@ -25,14 +25,16 @@ class NormWatch:
     updates of a round grow, the run diverges and no client is at fault.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, algorithm: Algorithm) -> None:
+        rate = f", client lr {algorithm.client.lr:g}" if is_number(algorithm.client.lr) else ""
+        self.name = f"{algorithm.spec or algorithm.title}{rate}"
         self.medians: deque[float] = deque(maxlen=WINDOW)
         self.warned = False
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> NormWatch | None:
         """A watch for algorithms that do not limit what one client can do."""
-        return None if algorithm.hooks["screen"] or algorithm.weighing.stacks else cls()
+        return None if algorithm.hooks["screen"] or algorithm.weighing.stacks else cls(algorithm)
 
     def __call__(self, round: int, total: Sums) -> None:
         if self.warned or not total.clients:
@@ -41,9 +43,9 @@ class NormWatch:
         if ratio > FACTOR:
             self.warned = True
             warnings.warn(
-                f"The update of client {client} in round {round} has norm {norm:.3g}, {ratio:.3g} times "
-                "the usual one, and moves the model. If the client may be at fault, add +guard to limit such updates, "
-                "or use +median, +trimmed or +krum.",
+                f"{self.name}: the update of client {client} in round {round} has norm {norm:.3g}, {ratio:.3g} times "
+                "the usual one, and moves the model. If the rate is too high, give a lower lr; if the client may be at "
+                "fault, add +guard to limit such updates, or use +median, +trimmed or +krum.",
                 StabilityWarning,
                 stacklevel=4,
             )

@@ -29,7 +29,7 @@ from ..pace import Buffered
 from ..ranges import COUNT
 from ..round import Job, State, first_state, one_round
 from ..settings import check_keywords, takes_settings
-from ..task import Task
+from ..task import Task, check_task
 from ..world import Ask, Epochs, World
 from .callbacks import Callback, check_callbacks, naming, notify
 from .checkpoint import Identity, ended, has_state, identity_of, load_model, newest_state, read_config, read_run
@@ -49,7 +49,7 @@ NO_TEST = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What training gives: history, model, and how it ended.
 
@@ -63,6 +63,13 @@ class Run:
     flat: FlatModel
     memories: Memories  # what clients remember
     identity: Identity  # what its checkpoints are bound to
+
+    def __repr__(self) -> str:
+        accuracy = self.history.last("accuracy")
+        ended = f"{self.status} after {self.state.round} rounds" + (
+            "" if accuracy is None else f", accuracy {accuracy:.4f}"
+        )
+        return f"<Run of {self.config['algorithm']} on {self.config['task']}, seed {self.config['seed']}: {ended}>"
 
     @property
     def params(self) -> Tensor:
@@ -122,16 +129,16 @@ def train(
     >>> [row["round"] for row in run.history], run.status
     ([0, 1, 2], 'done')
     """
+    _check_one_arm(algorithm, seed, settings)
     check_keywords(train, settings)
     check(stop_after is None or stop_after in COUNT, "train", "stop_after", str(COUNT), stop_after)
     check_callbacks(callbacks)
     _check_folder(checkpoint)
     algorithm = recipes.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     place = place_of(engine) if isinstance(engine, str) else engine
-    check(isinstance(task, Task), "train", "task", "a Task, such as fk.tasks.synthetic()", task)
+    check_task("train", task)
     check(isinstance(algorithm, Algorithm), "train", "algorithm", "an Algorithm or its text", algorithm)
     check(world is None or isinstance(world, World), "train", "world", "a World", world)
-    _check_one_seed(seed)
     check(is_place(place), "train", "engine", f"{MUST} or a Local", engine)
     named = {"rounds": rounds, "seed": seed, "dtype": str(dtype).removeprefix("torch."), "engine": place.name}
     if isinstance(settings.get("device"), torch.device):
@@ -173,9 +180,14 @@ def closed_on_failure(engine: Engine) -> Iterator[None]:
         raise
 
 
-def _check_one_seed(seed: Any) -> None:
-    if isinstance(seed, Iterable) and not isinstance(seed, str):
-        use = f"fk.compare(task, [algorithm], world, seeds={brief(list(seed))})"
+def _check_one_arm(algorithm: Any, seed: Any, settings: dict[str, Any]) -> None:
+    """Refuse several algorithms or seeds, which `fk.compare` takes."""
+    if isinstance(algorithm, list | tuple):
+        raise InputError(f"train takes one algorithm; for several use fk.compare(task, {brief(algorithm)}, world).")
+    seeds = settings.get("seeds", seed)
+    listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+    if listed or "seeds" in settings:
+        use = f"fk.compare(task, [algorithm], world, seeds={brief(list(seeds) if listed else seeds)})"
         raise InputError(f"train takes one seed; for several use {use}.")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import draws
 from ..errors import InputError, brief, check, is_count, is_number, reason
 from ..ranges import STEPS_OR_ZERO, Range
-from ..settings import Kind, check_settings, integer, number, one_of, setting, settings
+from ..settings import Kind, check_settings, integer, number, one_of, refuses_unknown, setting, settings
 from .budget import Ask, Budget, Epochs, FixedSteps, Ints, UniformSteps, parse_budget
 from .devices import AnyFleet, Fleet, Table, fleet
 
@@ -98,6 +98,11 @@ BUDGET = Kind(
 SAMPLER = one_of(SAMPLERS, f"one of {', '.join(SAMPLERS)}")
 
 
+@refuses_unknown(
+    clients="cohort=10 for the clients of a round; the task says how many there are",
+    epochs="budget='2e' for two local epochs",
+    steps="budget=5 for five local steps",
+)
 @dataclass(frozen=True)
 class World:
     """Which clients take part, and how many steps they do.

@@ -134,7 +134,7 @@ def table(
         notes.append(f"{spent} what it took to reach {target:g}")
         if timed:
             notes.append("Seconds are simulated, by the fleet's devices, and so is the speed-up")
-    if target is not None and full and any(arm.speedup(arms[0]).low is not None for arm in arms[1:]):
+    if target is not None and full and any(arm.speedup(arms[0]).ranged for arm in arms[1:]):
         notes.append("[ ] is the 95 % interval of the speed-up, from a bootstrap over pairs of seeds")
     if sized:
         notes.append("'per MB' and 'per TFLOP' divide the accuracy at the end by all traffic and all work on gradients")

@@ -172,7 +172,7 @@ def _cost(c: Comparison) -> list[str]:
         least = "at least " if base.missed else ""
         points.append(
             f"The baseline {base.name} took {least}{_price(base, over=False)}: {fast.name} saves {least}"
-            f"{_ranged(saved, '{:.1f}')} {COSTS[c.first]}{'' if saved.clear or saved.low is None else ' (not clear)'}."
+            f"{_ranged(saved, '{:.1f}')} {COSTS[c.first]}{'' if saved.clear or not saved.ranged else ' (not clear)'}."
         )
     for cost, other in c.cheaper_than(fast):
         points.append(f"{other.name} takes the fewest {COSTS[cost]}: {_price(other, over=False)}.")
@@ -208,7 +208,7 @@ def _sure(c: Comparison) -> list[str]:
     return [
         f"The comparison has {seeds} paired seeds: with the same seed, arms have the same initial model, cohorts and "
         "budgets. Ranges are 95 % intervals of the mean paired difference (Student's t), each for one pair of arms; a "
-        "lead is clear where its interval excludes 0."
+        "lead is clear where its interval excludes 0. Where all seeds give the same, its width is unknown."
     ]
 
 
@@ -282,7 +282,9 @@ def _said(found: Gain | None, more: str, less: str) -> str:
         return "no statement"
     if found.low is None:
         return "one seed: no interval"
-    return (more if (found.value or 0.0) > 0 else less) if found.clear else "not clear"
+    if found.clear:
+        return more if (found.value or 0.0) > 0 else less
+    return "not clear" if found.ranged else "the same in all seeds"
 
 
 def _price(s: Arm, over: bool = True) -> str:
@@ -321,7 +323,7 @@ def _mean(values: BySeed) -> str:
 def _ranged(found: Gain | None, style: str) -> str:
     if found is None:
         return "–"
-    ends = "" if found.low is None else f" ({style}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{style})"
+    ends = "" if not found.ranged else f" ({style}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{style})"
     return (style + ends).format(found.value, found.low, found.high)
 
 

@@ -136,7 +136,9 @@ def sweep(
     check_keywords(sweep, settings)
     check(by is None or by in BY, "sweep", "by", ", ".join(BY), by)
     cells = _grid(algorithm, grid)
-    check(cells.size in CELLS, "sweep", "grid", f"made of {CELLS} combinations", cells.size)
+    if isinstance(algorithm, str):
+        recipes.algorithm(cells.algorithm(next(cells.cells())))  # an unknown key is said first
+    check(cells.size in CELLS, "sweep", "grid", f"made of 2 to {CELLS.most:,} combinations", cells.size)
     algorithms = _made(algorithm, cells)
     if not settings.get("validation") and (by is None or by.startswith("validation")):
         settings["validation"] = VALIDATION
