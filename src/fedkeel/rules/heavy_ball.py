@@ -41,6 +41,8 @@ class GHBM(Rule):
 
     def __post_init__(self) -> None:
         keep(self, COEFFICIENT, "beta")
+        known = self.tau is None or self.tau in COUNT
+        check(known, self, "tau", f"{COUNT}, or left out for round(1/C)", self.tau)
         keep(self, COUNT, "tau")
         kinds = ("zero", "clamp", "truncate")
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)
