@@ -85,7 +85,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def overview() -> str:
     """All names with what they add to FedAvg."""
     lines = ["# Every algorithm", "", "Each name says what it adds to FedAvg. Names combine with `+`:"]
-    lines += ["`fedprox:mu=0.01+gel`. Every page is printed by `fedkeel explain NAME`, too.", ""]
+    lines += ["`fedprox:mu=0.01+gel`. `fedkeel explain NAME` prints formulas, advice and references, also of several"]
+    lines += ["names together.", ""]
     for title, known in (("Algorithms", recipes.RECIPES), ("Parts for other algorithms", recipes.PARTS)):
         lines += [f"## {title}", "", "| name | what it adds | use it when |", "|---|---|---|"]
         rows = [f"| [{name}]({name}.md) | {recipe.summary} | {ADVICE[name].use} |" for name, recipe in known.items()]
@@ -102,10 +103,10 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     advice = ADVICE[name]
     lines += ["## When to use it, and when not", "", f"Use it when {advice.use}.", "", f"Not when {advice.avoid}.", ""]
     if recipe.keys:
-        lines += ["## Its keys", "", "| key | default |", "|---|---|"]
-        lines += [
-            f"| `{key}` | {UNSET[key] if value is None else f'`{value}`'} |" for key, value in recipe.keys.items()
-        ]
+        lines += ["## Its keys", "", "| key | default | may be |", "|---|---|---|"]
+        for key, value in recipe.keys.items():
+            default = UNSET[key] if value is None else f"`{value}`"
+            lines += [f"| `{key}` | {default} | {allowed(text, key)} |"]
         lines += [""]
     lines += code_of(text)
     lines += ["## Try it", "", f"    {command(name, text)}", ""]
@@ -117,6 +118,16 @@ def algorithm_page(name: str, studies: list[str]) -> str:
     if pages:
         lines += ["## Results", "", *pages, ""]
     return "\n".join(lines)
+
+
+def allowed(text: str, key: str) -> str:
+    """What the last name's key may be, in the words in which anything else is refused."""
+    try:
+        recipes.algorithm(f"{text}:{key}=?")
+    except InputError as error:
+        found = re.search(r"must be (.+)\. Got|is not (.+)\.$", str(error))
+        return found[1] or found[2] if found else ""
+    return "true or false" if isinstance(recipes.KNOWN[grammar.parse(text)[-1][0]].keys[key], bool) else ""
 
 
 def command(name: str, text: str) -> str:

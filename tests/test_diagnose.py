@@ -212,6 +212,12 @@ def test_lemma_4_7_by_hand_and_its_bound() -> None:
         assert row["sampling_error"] * g**2 <= allowed + 1e-12
 
 
+@pytest.mark.parametrize(("text", "known"), [("fedhbm:beta=0.5", False), ("localghbm", False), ("fedcm", True)])
+def test_clients_that_look_back_to_their_own_last_visit_have_no_common_tau(text: str, known: bool) -> None:
+    row = told(toy(), text, rounds=2, budget=fk.FixedSteps(2))
+    assert (row["sampling_error"] is not None) == known
+
+
 def test_with_many_clients_the_cohort_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     b = [1.0, -1.0, 4.0, 2.0]
     monkeypatch.setattr(d.watch, "EVERYBODY", 3)
@@ -306,8 +312,11 @@ def test_the_command_diagnoses_prints_and_repeats(tmp_path: Path, capsys: pytest
     out, again = tmp_path / "runs", tmp_path / "again"
     flags = ["--rounds", "2", "--cohort", "3", "--budget", "2:3", "--diagnose", "2"]
     assert main(["run", "digits", "fedavg", "gel", *flags, "--out", str(out)]) == 0
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
     assert "cosine_mean" in text and "diagnostic_gradients" in text
+    row = json.loads((out / "gel/seed-0/history.jsonl").read_text().splitlines()[2])
+    cost = f"{row['diagnostic_gradients']:,} gradients, a round of its training {row['gradients'] / 2:,.0f}."
+    assert said.count(f"A diagnosis of gel takes {cost}") == 1
     assert json.loads((out / "config.json").read_text())["diagnose"] == 2
     arms = json.loads((out / "summary.json").read_text())["arms"]
     assert arms[1]["diagnosis"]["bound_A"] > arms[0]["diagnosis"]["bound_A"]

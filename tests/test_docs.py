@@ -56,6 +56,17 @@ def test_every_key_without_a_value_says_what_it_becomes() -> None:
     assert "| `tau` | round(1/C)" in page_of("ghbm")
 
 
+def test_every_key_says_what_it_may_be_in_the_words_of_its_refusal() -> None:
+    assert "| `tau` | round(1/C), C the share of clients in a round | an integer in [1, 1e9], or left" in page_of(
+        "ghbm"
+    )
+    assert "| `scale` | `participation` | participation or elapsed |" in page_of("fedhbm")
+    assert "| `mask` | `True` | true or false |" in page_of("heterofl")
+    for name, recipe in recipes.KNOWN.items():
+        text = name if name in recipes.RECIPES else f"fedavg+{name}"
+        assert all(HOOKS["allowed"](text, key) for key in recipe.keys), name
+
+
 def test_results_on_a_page_are_verdicts_on_its_own_algorithm_or_a_summary_where_there_are_none() -> None:
     text = page_of("fedbuff").partition("## Results")[2]
     assert "Synthetic, phones: FedBuff is more accurate than FedAvg (`fedbuff" in text

@@ -49,6 +49,11 @@ def play(text: str, rounds: int, mode: str = "serial", task: fk.Task | None = No
         return fk.train(task or quadratics(A, B), text, fk.World(**world), rounds, dtype=torch.float64, engine=mode)
 
 
+def rows(run: fk.Run, slot: str, name: str) -> list[float]:
+    kept = run.memories.read(np.arange(3)).slots
+    return kept[slot][name].flatten().tolist()
+
+
 def named(value: Any) -> str | None:
     return value["example"] if isinstance(value, dict) else None
 
@@ -66,10 +71,6 @@ def test_worked_numbers_are_met_after_the_first_and_the_last_round(example: Any,
 
 @pytest.mark.parametrize("mode", MODES)
 def test_states_after_three_rounds_are_the_worked_ones(mode: str) -> None:
-    def rows(run: fk.Run, slot: str, name: str) -> list[float]:
-        kept = run.memories.read(np.arange(3)).slots
-        return kept[slot][name].flatten().tolist()
-
     scaffold = play("scaffold:lr=0.1", 3, mode)
     assert scaffold.state.rules["scaffold"]["c"].item() == pytest.approx(-0.0872008362, abs=1e-9)
     assert rows(scaffold, "scaffold", "ci") == pytest.approx([-0.9307425, 2.1343490972, -1.4652091059], abs=1e-9)
@@ -287,9 +288,15 @@ def test_known_instabilities_warn_with_their_numbers() -> None:
         ("feddyn:server_lr=0.5", "server step of its own"),
         ("adabest+fedadam", "server step of its own"),
         ("feddyn+adabest", "each replace the server's update"),
-        ("scaffold+fednova", "use weights= to say which"),
+        ("scaffold+fednova", "fixed combination of gradients, which scaffold does not give"),
+        ("deltasgd+fednova", "fixed combination of gradients, which DeltaSGD does not give"),
+        ("fedbuff+fednova", "asks for weights=nova and weights=uniform; give one of them"),
+        ("fednova:tau_eff=steps+fednova", "asks for weights=nova twice"),
+        ("scaffold:option=1,momentum=0.9", "defined for plain SGD steps, without momentum; give momentum=0"),
+        ("scaffold:control=gradient_mean,client=adam", "defined for plain SGD steps; use SGD clients"),
         ("scaffold:weights=nova", "fixed combination of gradients"),
-        ("scaffold+gel", "momentum stretches"),
+        *((text, "SCAFFOLD and guesses cannot be combined") for text in ("scaffold+gel", "gel+scaffold")),
+        *((text, "cannot be combined") for text in ("scaffold:momentum=0+gel", "gel:momentum=0+scaffold")),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_reason(text: str, why: str) -> None:
@@ -301,6 +308,32 @@ def test_what_makes_no_sense_is_refused_with_a_reason(text: str, why: str) -> No
 def test_what_composes_trains(text: str) -> None:
     run = fk.train(fk.tasks.synthetic(), text, fk.World(cohort=4), rounds=3)
     assert run.status == "done"
+
+
+PUSHES = ["ghbm:tau=1", "localghbm", "fedhbm", "fedcm", "fedadc", "gel:proxy=last,steps=2,momentum=0"]
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_control_variates_do_not_count_a_push_as_a_gradient(push: str) -> None:
+    """With one step on a full batch the mean raw gradient is the gradient at x, which option 1 takes, push or not."""
+    name = push.partition(":")[0]
+    for text in (f"scaffold+{push}", f"{push}+scaffold"):
+        with pytest.raises(fk.InputError, match=rf"use scaffold:control=gradient_mean\+{name}\."):
+            fk.algorithm(text)
+    with_mean, with_gradient, alone = (
+        play(f"scaffold:{keys},lr=0.1{more}", 4, budget=fk.FixedSteps(1), cohort=[[0, 1], [1, 2], [0, 2]])
+        for keys, more in (("control=gradient_mean", f"+{push}"), ("option=1", f"+{push}"), ("option=1", ""))
+    )
+    assert rows(with_mean, "scaffold", "ci") == pytest.approx(rows(with_gradient, "scaffold", "ci"), abs=1e-14)
+    assert with_mean.params.item() == pytest.approx(with_gradient.params.item(), abs=1e-14)
+    assert with_mean.params.item() != pytest.approx(alone.params.item(), abs=1e-6)  # there was a push
+
+
+@pytest.mark.parametrize("push", ["fedcm", "fedadc"])
+def test_a_mean_of_gradients_to_which_a_push_was_added_is_refused(push: str) -> None:
+    with pytest.raises(fk.InputError, match=rf"use scaffold:control=gradient_mean\+{push}\."):
+        fk.algorithm(f"{push}+scaffold:control=gradient_mean")
+    assert fk.algorithm(f"{push}+scaffold:option=1").rules
 
 
 def test_the_guess_coasts_on_velocity_only_and_the_push_is_spread_over_real_steps() -> None:

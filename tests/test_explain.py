@@ -144,7 +144,7 @@ def test_an_algorithm_made_by_name_is_explained_as_that_name() -> None:
 
 def test_a_replaced_delta_is_printed_after_the_rules_that_see_the_mean() -> None:
     text = explain("feddyn+fedcm:weights=uniform")
-    assert re.search(r"h <- h .*\n +D <- -Delta\n +Delta <- Delta - h / alpha\n +x <- x", text)
+    assert re.search(r"h <- h .*\n +D <- -Delta\n +Delta <- Delta - h / alpha_feddyn\n +x <- x", text)
 
 
 @pytest.mark.parametrize(
@@ -189,3 +189,62 @@ def test_the_control_of_a_guess_is_defined_where_it_is_used() -> None:
     assert "match-gel = E ||a_i with guesses||_1" in explain("fedavgcm:server_lr=match-gel")
     assert "(u + g) / u" in explain("fedavg:client=adam,lr=match-gel")
     assert "guesses" not in explain("fedavgcm").split("use fedavgcm")[0]
+
+
+def test_control_variates_are_divided_by_the_sum_of_rates_where_rates_differ_between_steps() -> None:
+    for text in ("deltasgd+scaffold", "scaffold:client=deltasgd"):
+        assert "(x - y) / (sum of eta over the J_i steps)" in explain(text) and "J_i lr" not in explain(text)
+    assert "(x - y) / (J_i lr)" in explain("scaffold")
+
+
+def test_control_variates_that_the_server_works_out_are_not_sent() -> None:
+    rebuilt = explain("scaffold:rebuild=true")
+    assert "send c_i' - c_i" not in rebuilt and "2 down, 1 up" in rebuilt
+    assert "c_i' - c_i = -Delta_i / (J_i lr) - c " in rebuilt
+    assert "send c_i' - c_i" in explain("scaffold") and "worked out" not in explain("scaffold")
+
+
+@pytest.mark.parametrize(
+    ("text", "symbols", "gone"),
+    [
+        ("mime+scaffold", ["c_mime", "c_scaffold", "c_scaffold_i"], "c"),
+        ("deltasgd+fedyogi", ["eps_client = 1e-08", "eps_server = 0.001"], "eps"),
+        ("fedhbm+ghbm", ["beta_fedhbm = 1", "beta_ghbm = 0.9"], "beta"),
+        ("fedhbm+fedavgm", ["beta_fedhbm = 1", "beta_server = 0.9"], "beta"),
+        ("ghbm+fedbuff", ["tau_ghbm", "tau_pace_i", "the last tau_ghbm models"], "tau"),
+        ("fedavgcm+gel+fedadam", ["c(q) v_client", "v_client = 0", "v_server starts"], "v"),
+        ("mimemom+fedadam", ["beta m_mime", "beta1 m_server", "m_mime (mime)"], "m"),
+    ],
+)
+def test_a_symbol_of_two_parts_gets_their_names(text: str, symbols: list[str], gone: str) -> None:
+    printed = explain(text)
+    formulas = printed.partition("\n\n")[2].partition("  sent per client")[0]
+    assert all(symbol in formulas for symbol in symbols)
+    assert not re.search(rf"(?<![\w']){gone}(?!\w)", formulas.partition("\n\n")[2])
+
+
+@pytest.mark.parametrize(("name", "beta"), [("ghbm", 0.9), ("localghbm", 0.9), ("fedhbm", 1), ("ghbm:beta=0.5", 0.5)])
+def test_the_weight_of_a_heavy_ball_is_printed_once_with_its_value(name: str, beta: float) -> None:
+    assert explain(name).count(f"        beta = {beta:g}") == 1
+    assert explain("ghbm:nesterov_push=true").count("beta = 0.9") == 1
+
+
+def test_delta_sgd_says_what_its_first_step_does() -> None:
+    grown, printed = explain("deltasgd"), explain("deltasgd:first_step=eta0,batch_mode=consecutive,momentum=0.5")
+    assert "no y_last: eta' <- eta sqrt(1 + delta theta)" in grown and "g_last the gradient at y_last" in grown
+    assert "no y_last: eta' <- eta, and theta stays" in printed and "g_last the last step's gradient" in printed
+    assert "theta_0 = 1" in grown and "theta = " not in grown.replace("theta=", "")
+    assert "momentum is ours" in printed and "momentum is ours" not in grown
+
+
+def test_keys_without_a_value_are_not_part_of_the_full_name() -> None:
+    for name in RECIPES:
+        (full,) = (line.removeprefix("  in full: ") for line in explain(name).splitlines() if "in full: " in line)
+        assert "=none" not in full.replace("first=none", "")
+        assert fk.algorithm(full).parameters() == fk.algorithm(name).parameters()
+
+
+def test_papers_are_cited_once_in_the_order_of_the_names() -> None:
+    cited = [line for line in explain("fedhbm+fedadam").splitlines() if line.startswith("  cite: ")]
+    assert [line.split()[1].strip(",") for line in cited] == ["Zaccone", "Reddi", "Kingma"]
+    assert "Reddi" in explain(fk.Algorithm(server=fk.Adam(0.01)))

@@ -95,7 +95,7 @@ CORRECTING = ["scaffold", "fedcm:weights=uniform", "fedadc:weights=uniform", "mi
 def test_mime_stands_before_rules_whose_correction_it_would_cancel(mime: str, other: str) -> None:
     why = refusal(f"{other}+{mime}")
     assert why is not None
-    assert "Put mime first" in why
+    assert why.endswith(f"Put {mime} first: use {mime}+{other.partition(':')[0]}.")
     assert refusal(f"{mime}+{other}") is None
 
 

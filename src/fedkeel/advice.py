@@ -18,14 +18,16 @@ class Advice(NamedTuple):
 MOMENTUM = "local steps are noisy already: momentum 0.9 makes a step up to ten times longer, so lower the rate"
 SERVER_STEP = "you have no rounds to tune the server's rate, on which these methods depend"
 STATEFUL = "most clients take part once or never: what they remember is then old or missing"
-WHOLE = "clients may be faulty in any number: it bounds what a minority can do"
+WHOLE = "half of the clients or more may be faulty: it bounds what a minority can do"
 
 ADVICE: dict[str, Advice] = {
     "fedavg": Advice(
         "you start: it keeps nothing, sends one model each way, and everything else is compared with it",
         "clients hold different labels and do many local steps: their models drift apart",
     ),
-    "sgd": Advice("you look for FedAvg under this name: they are the same", "fedavg is no good choice either"),
+    "sgd": Advice(
+        "you look for FedAvg under this name: they are the same", "fedavg is unsuitable, for the same reasons"
+    ),
     "fedavgcm": Advice("you want more speed for free: client momentum costs no bytes and no memory", MOMENTUM),
     "fedavgm": Advice(
         "cohorts are small, so that the update changes direction from round to round",
@@ -43,7 +45,8 @@ ADVICE: dict[str, Advice] = {
     "fedadam": Advice("scales of parameters differ much, as in language models", SERVER_STEP),
     "fedyogi": Advice("you would use fedadam, and updates vary much from round to round", SERVER_STEP),
     "scaffold": Advice(
-        "data differ between clients and the same clients come back often: it corrects drift exactly",
+        "data differ between clients and the same clients come back often: it corrects drift as far as "
+        "each client's control variate is up to date",
         f"{STATEFUL}; it also sends two vectors each way",
     ),
     "feddyn": Advice(
@@ -55,12 +58,14 @@ ADVICE: dict[str, Advice] = {
         "you want the path of a centralised optimizer and can pay a full local gradient in every round",
         "devices are slow or the pace is asynchronous: every round asks clients twice",
     ),
-    "mimemom": Advice("you would use mime, with momentum on the server", "mime is no good choice either"),
+    "mimemom": Advice("you would use mime, with momentum on the server", "mime is unsuitable, for the same reasons"),
     "mimelite": Advice(
         "you would use mime, without its correction: no control variates are sent",
         "devices are slow, as with mime",
     ),
-    "mimelitemom": Advice("you would use mimelite, with momentum on the server", "mimelite is no good choice either"),
+    "mimelitemom": Advice(
+        "you would use mimelite, with momentum on the server", "mimelite is unsuitable, for the same reasons"
+    ),
     "fedcm": Advice(
         "few of many clients take part and may keep nothing: the server sends the last global direction",
         "data differ so much that the last cohort's direction misleads the next one: ghbm averages over more rounds "
@@ -71,7 +76,9 @@ ADVICE: dict[str, Advice] = {
         "you cannot tune two momenta together",
     ),
     "ghbm": Advice(
-        "clients hold different labels and few take part: momentum over tau rounds sees them all, with no client state",
+        "clients hold different labels and few take part: momentum over tau = 1/C rounds has seen more of them than "
+        "one cohort (all of them if they take turns; 65 % of them on average under uniform sampling with C = 0.1 and "
+        "tau = 10), with no client state",
         "the clients that take part change with time: the last tau rounds then do not represent all of them",
     ),
     "localghbm": Advice("you would use ghbm, and clients can keep a model: nothing more is sent", STATEFUL),
@@ -81,11 +88,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "gel": Advice(
         "devices run out of budget before they have done the steps that you would like",
-        "you have not looked at server_lr=match-gel: a longer server step alone may do as well; not without momentum",
+        "a longer server step alone does as well (compare with fedavgcm:server_lr=match-gel), or clients have no "
+        "momentum, on which guesses coast",
     ),
     "deltasgd": Advice(
         "nobody has time to tune a rate, or clients need different ones",
-        "gradients are what you pay for: it computes about two for a step",
+        "gradients are what you pay for: unless batch_mode=consecutive, it computes about two for a step",
     ),
     "sps": Advice(
         "every client can fit its data nearly perfectly, so that the smallest loss is known (0)",
@@ -104,7 +112,8 @@ ADVICE: dict[str, Advice] = {
         "all devices can hold it; or the model has buffers or several inputs, which levels refuse",
     ),
     "scalefl": Advice(
-        "you would use heterofl, and early exits are useful by themselves", "heterofl is no good choice either"
+        "you would use heterofl, and early exits are useful by themselves",
+        "heterofl is unsuitable, for the same reasons",
     ),
     "fedbuff": Advice(
         "slow devices hold up every round and you have many clients: the server does not wait for them",
@@ -120,13 +129,15 @@ ADVICE: dict[str, Advice] = {
         "a few clients may be bad and the others agree",
         f"data differ much: it keeps one client's update. {WHOLE}",
     ),
-    "multikrum": Advice("you would use krum, with the mean of several updates", "krum is no good choice either"),
+    "multikrum": Advice(
+        "you would use krum, with the mean of several updates", "krum is unsuitable, for the same reasons"
+    ),
     "guard": Advice(
         "a client may send updates far larger than all others, by mistake",
         "attackers know of it: it looks at norms alone",
     ),
     "buffered": Advice(
         "any algorithm that keeps to the rules of asynchrony should not wait for slow devices",
-        "fedbuff is no good choice either",
+        "fedbuff is unsuitable, for the same reasons",
     ),
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -16,11 +17,12 @@ from .aggregate import Uniform
 from .algorithm import Algorithm
 from .capacity import Capacity
 from .errors import StabilityWarning
-from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, WEIGHTS_EXPLAINED, Explained
-from .optim import Optimizer
-from .pace import Buffered, Synchronous
+from .notation import EXPLAINED, OPTIMIZERS_EXPLAINED, SYMBOLS, WEIGHTS_EXPLAINED, Explained
+from .optim import Adaptive, Optimizer
+from .pace import Buffered, Pace, Synchronous
 from .reasons import BUFFERED
 from .rule import Rule
+from .rules import Guess
 from .tables import nearest
 from .toys import toy, toy_world
 
@@ -54,13 +56,13 @@ def explain(given: str | Algorithm) -> str:
     out += _lines(algorithm, "loss")
     out += ["      g <- gradient of the loss on the next batch, at y", *_lines(algorithm, "gradient")]
     out += _knobs(algorithm.client)
-    out += _optimizer(algorithm.client, server=False) + _lines(algorithm, "step")
+    out += _apart(_optimizer(algorithm.client, server=False), "client", algorithm) + _lines(algorithm, "step")
     out += _headed("    and then", _lines(algorithm, "walk") + _lines(algorithm, "finish"))
     out += ["  server", f"      {_weighing(algorithm)},   Delta_i = y_i - x", *_least(algorithm), *_serve(algorithm)]
-    out += _optimizer(algorithm.server, server=True) + _asynchrony(algorithm)
-    algorithm = replace(algorithm, pace=Synchronous())  # which keeps and sends the same
-    averaged = replace(algorithm, weights=Uniform()) if algorithm.weighing.stacks else algorithm
-    out += ["", *_kept(averaged), *_traffic(averaged)]  # another aggregation keeps and sends the same
+    out += _apart(_optimizer(algorithm.server, server=True), "server", algorithm) + _asynchrony(algorithm)
+    same = replace(algorithm, pace=Synchronous())  # which keeps and sends the same, like another aggregation
+    same = replace(same, weights=Uniform()) if algorithm.weighing.stacks else same
+    out += ["", *_kept(algorithm, same.resolve(toy(), toy_world())), *_traffic(same)]
     out += _keys(text) if text else []
     out += _departures(algorithm)
     out += _advice(names)
@@ -85,10 +87,12 @@ def reference(kind: type) -> str:
 
 def _departures(algorithm: Algorithm) -> list[str]:
     """Where the defaults are not what a paper's text says."""
-    entries = [explained(rule).departs for rule in algorithm.rules]
-    optimizers = (nearest(OPTIMIZERS_EXPLAINED, type(one)) for one in (algorithm.client, algorithm.server))
-    entries += [one.departs for one in optimizers if one]
-    lines = dict.fromkeys("\n".join(filter(None, entries)).splitlines())
+    entries = [(explained(rule), _owner(rule)) for rule in algorithm.rules]
+    found = [line for entry, owner in entries for line in _apart(entry.departs.splitlines(), owner, algorithm)]
+    for owner in ("client", "server"):
+        optimizer = nearest(OPTIMIZERS_EXPLAINED, type(getattr(algorithm, owner)))
+        found += _apart(optimizer.departs.splitlines(), owner, algorithm) if optimizer else []
+    lines = dict.fromkeys(found)
     return _headed("  where the defaults are not the paper's text:", [f"    {line}" for line in lines])
 
 
@@ -111,8 +115,32 @@ def _lines(algorithm: Algorithm, place: str) -> list[str]:
     parts: list[Rule | Capacity] = list(algorithm.rules)
     if algorithm.capacity is not None:
         parts.insert(0, algorithm.capacity)
-    boxes = [_formulas(part, algorithm).get(place, "") for part in parts]
-    return [f"      {line}" for line in "\n".join(filter(None, boxes)).splitlines()]
+    boxes = [(_formulas(part, algorithm).get(place, "").splitlines(), _owner(part)) for part in parts]
+    return [f"      {line}" for lines, owner in boxes for line in _apart(lines, owner, algorithm)]
+
+
+def _owner(part: Rule | Capacity) -> str:
+    """The name that a part's symbols get where another part has the same; guesses use those of the client optimizer."""
+    return "client" if isinstance(part, Guess) else type(part).__name__.lower()
+
+
+def _apart(lines: list[str], owner: str, algorithm: Algorithm) -> list[str]:
+    """These lines of one part, with its name added to the symbols that another part of the algorithm has, too.
+
+    >>> _apart(["c_i' = c_i - c"], "scaffold", recipes.algorithm("mime+scaffold"))
+    ["c_scaffold_i' = c_scaffold_i - c_scaffold"]
+    >>> _apart(["c_i' = c_i - c"], "scaffold", recipes.algorithm("scaffold"))
+    ["c_i' = c_i - c"]
+    """
+    texts = {"client": _optimizer(algorithm.client, server=False), "server": _optimizer(algorithm.server, server=True)}
+    texts |= {"pace": _staleness(algorithm.pace)}
+    for rule in algorithm.rules:
+        texts[_owner(rule)] = [*texts.get(_owner(rule), []), *_formulas(rule, algorithm).values()]
+    for symbol in SYMBOLS:
+        has = re.compile(rf"(?<![\w'])({symbol})(?=(_i)?(?!\w))")
+        if sum(bool(has.search("\n".join(text))) for text in texts.values()) > 1:
+            lines = [has.sub(rf"\1_{owner}", line) for line in lines]
+    return lines
 
 
 def _serve(algorithm: Algorithm) -> list[str]:
@@ -149,7 +177,14 @@ def _least(algorithm: Algorithm) -> list[str]:
 
 def _asynchrony(algorithm: Algorithm) -> list[str]:
     """How the server steps in an asynchronous run, and what its rules mean by a round."""
-    pace = algorithm.pace
+    out = _apart(_staleness(algorithm.pace), "pace", algorithm)
+    for rule in algorithm.rules if out else ():
+        notes = _apart([nearest(BUFFERED, type(rule)) or ""], _owner(rule), algorithm)
+        out += [f"      {rule.slot}: {note}" for note in notes if note]
+    return out
+
+
+def _staleness(pace: Pace) -> list[str]:
     if not isinstance(pace, Buffered):
         return []
     a = pace.a if pace.a is not None else 0.5 if pace.staleness == "poly" else 10.0
@@ -164,20 +199,19 @@ def _asynchrony(algorithm: Algorithm) -> list[str]:
     if pace.alpha is not None:
         out[2] = f"      Delta_i <- alpha s(tau_i) ((x_v + Delta_i) - x),   s(tau) = {factor}"
         out.append(f"      alpha = {pace.alpha:g},   x_v the model that client i received")
-    rounds = [(rule.slot, nearest(BUFFERED, type(rule))) for rule in algorithm.rules]
-    return out + [f"      {slot}: {note}" for slot, note in rounds if note]
+    return out
 
 
-def _kept(algorithm: Algorithm) -> list[str]:
-    known = algorithm.resolve(toy(), toy_world())
+def _kept(algorithm: Algorithm, known: Algorithm) -> list[str]:
+    """What is kept where; `known` has every value filled in."""
     x = torch.zeros(2)
-    server = ["x", *(name for name, value in known.server.init(x, torch.ones(())).items() if value.shape == x.shape)]
-    clients: list[str] = []
+    state = [name for name, value in known.server.init(x, torch.ones(())).items() if value.shape == x.shape]
+    server, clients = ["x", *_apart(state, "server", algorithm)], []
     for rule in known.rules:
-        entry = explained(rule)
+        entry, owner = explained(rule), _owner(rule)
         if entry.stateful(rule):
-            server += [f"{name} ({rule.slot})" for name in entry.server]
-            clients += [f"{name} ({rule.slot})" for name in entry.client]
+            server += [f"{name} ({rule.slot})" for name in _apart(list(entry.server), owner, algorithm)]
+            clients += [f"{name} ({rule.slot})" for name in _apart(list(entry.client), owner, algorithm)]
     return [f"  kept on the server: {', '.join(server)}; on each client: {', '.join(clients) or 'nothing'}"]
 
 
@@ -202,13 +236,25 @@ def _traffic(algorithm: Algorithm) -> list[str]:
 
 
 def _keys(text: str) -> list[str]:
-    """Every key in use with its value, ready to be typed."""
-    full = [(name, {**recipes.KNOWN[name].keys, **given}) for name, given in grammar.parse(text)]
+    """Every key in use with its value, ready to be typed; a key without a value is left out."""
+    full = []
+    for name, given in grammar.parse(text):
+        keys = {**recipes.KNOWN[name].keys, **given}
+        full.append((name, {key: value for key, value in keys.items() if value is not None}))
     return [f"  in full: {grammar.write(full)}", f"  keys of every algorithm: {', '.join(recipes.COMMON)}"]
 
 
 def _references(names: list[str], algorithm: Algorithm) -> list[str]:
-    cited = [recipes.KNOWN[name].reference for name in names]
-    parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
-    cited += [reference(type(part)) for part in parts]
+    """What to cite, in the order of the names, and then for parts that were chosen by a key."""
+    cited: list[str] = []
+    for name in names:
+        alone = recipes.algorithm(name if name in recipes.RECIPES else f"fedavg+{name}")
+        cited += [recipes.KNOWN[name].reference, *_cited(alone)]
+    cited += _cited(algorithm)
     return [f"  cite: {line}" for line in dict.fromkeys("\n".join(filter(None, cited)).splitlines())]
+
+
+def _cited(algorithm: Algorithm) -> list[str]:
+    parts = [*algorithm.rules, algorithm.capacity, algorithm.client, algorithm.server]
+    adaptive = [recipes.ADAPTIVE_SERVERS] if isinstance(algorithm.server, Adaptive) else []
+    return [*(reference(type(part)) for part in parts), *adaptive]

@@ -103,7 +103,7 @@ def _refuse_bent_updates(algorithm: Algorithm) -> None:
     if bent:
         raise InputError(
             f"FedNova's weights need updates that are a fixed combination of gradients, which {bent[0]} "
-            "does not give; use weights=samples or weights=uniform."
+            "does not give; use weights=samples or weights=uniform instead."
         )
 
 
@@ -176,8 +176,8 @@ def _refuse_small_cohorts(algorithm: Algorithm, task: Task, world: World) -> Non
             raise InputError(f"An asynchronous run draws its clients uniformly; leave out sampler={world.sampler}.")
     if size < weights.least():
         raise InputError(
-            f"{weights} needs at least {weights.least()} clients in a round, and the {where} has {size}; "
-            f"give a larger {where}."
+            f"{type(weights).__name__.lower()} needs at least {weights.least()} clients in a round, and the {where} "
+            f"has {size}; give a larger {where}."
         )
     if size < world.min_clients:
         raise InputError(

@@ -17,11 +17,14 @@ from . import rules
 from .aggregate import Nova, Samples, Uniform, Weights
 from .algorithm import Algorithm
 from .capacity import Capacity, Exits, Widths
+from .errors import is_number
 from .optim import SGD, SPS, Adagrad, Adam, Adaptive, DeltaSGD, Optimizer, Yogi
 from .robust import Krum, Median, MultiKrum, Trimmed
 from .rule import Rule
 from .rules.guess import WITH_LEVELS
 
+# Symbols that papers use for different things: where two parts have one of them, `explain` adds the part's name to it.
+SYMBOLS = ("alpha", "beta", "tau", "eps", "gamma", "mu", "c", "h", "m", "q", "s", "v", "M")
 Lines = dict[str, str]  # by place: plan, send, start, loss, gradient, step, walk, finish, serve; "\n" between lines
 
 EXITS_PAPER = "Ilhan, Su & Liu 2023, ScaleFL: resource-adaptive federated learning (CVPR)"
@@ -36,6 +39,7 @@ GHBM_PAPER = (
 MIME_PAPER = "Karimireddy et al. 2021, Breaking the centralized barrier: Mime (arXiv 2008.03606)"
 WIDTHS_PAPER = "Diao, Ding & Tarokh 2021, HeteroFL (arXiv 2010.01264)"
 SCALES = {"participation": "s = C", "elapsed": "s = 1 / (t - t_i)"}
+LAST_VISIT = "the round t_i of its last visit"
 SCALE_DEPARTS = "The text scales by the rounds elapsed (scale=elapsed); s = C is what the authors' code does."
 
 
@@ -62,15 +66,18 @@ class Explained:
 
 
 def _scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> Lines:
+    rates = "(sum of eta over the J_i steps)" if algorithm.client.finds_rate else "(J_i lr)"
     new = {
-        (2, "difference"): "c_i - c + (x - y) / (J_i lr)",
-        (2, "gradient_mean"): "mean of the J_i raw gradients",
+        (2, "difference"): f"c_i - c + (x - y) / {rates}",
+        (2, "gradient_mean"): "mean of the J_i gradients g before c - c_i was added",
         (1, "difference"): "full gradient of f_i at x",
     }[rule.option, rule.control]
+    sent = "" if rule.rebuild else "send c_i' - c_i;   "
+    rebuilt = f"c_i' - c_i = -Delta_i / {rates} - c        (worked out by the server)\n"
     return {
         "gradient": "g <- g + (c - c_i)",
-        "finish": f"c_i' = {new};   send c_i' - c_i;   c_i <- c_i'",
-        "serve": "c <- c + (1/N) sum_i (c_i' - c_i)",
+        "finish": f"c_i' = {new};   {sent}c_i <- c_i'",
+        "serve": rebuilt * rule.rebuild + "c <- c + (1/N) sum_i (c_i' - c_i)",
     }
 
 
@@ -111,20 +118,22 @@ def _mimelite(rule: rules.MimeLite, algorithm: Algorithm) -> Lines:
 
 
 def _ghbm(rule: rules.GHBM, algorithm: Algorithm) -> Lines:
-    early = {"zero": "0", "clamp": "(x^{t-1} - x^0) / tau", "truncate": "(x^{t-1} - x^0) / (t - 1)"}[rule.warmup]
+    early = {"zero": "0", "clamp": "(x - x^0) / tau", "truncate": "(x - x^0) / (t - 1)"}[rule.warmup]
     push = "y <- y + (beta / J_i) M"
+    value = f"        beta = {rule.beta:g}"
     tau = rule.tau or "round(1/C) by default: after so many rounds every client has taken part once, on average"
     return {
-        "send": f"M <- (x^{{t-1}} - x^{{t-tau-1}}) / tau        (while t <= tau: M <- {early})\ntau = {tau}",
-        "start": push if rule.nesterov_push else "",
-        "step": push + "        (not after the last step)" * rule.nesterov_push,
+        "send": f"M <- (x - x^{{t-tau-1}}) / tau        (x = x^{{t-1}} in round t; while t <= tau: M <- {early})\n"
+        f"tau = {tau}",
+        "start": push + value if rule.nesterov_push else "",
+        "step": push + ("        (not after the last step)" if rule.nesterov_push else value),
     }
 
 
 def _localghbm(rule: rules.LocalGHBM, algorithm: Algorithm) -> Lines:
     return {
         "start": f"M_i <- s (x - a_i)        ({SCALES[rule.scale]}; 0 at the first visit)",
-        "step": "y <- y + (beta / J_i) M_i",
+        "step": f"y <- y + (beta / J_i) M_i        beta = {rule.beta:g}",
         "finish": "a_i <- x",
     }
 
@@ -133,7 +142,7 @@ def _fedhbm(rule: rules.FedHBM, algorithm: Algorithm) -> Lines:
     first = {"none": "d = 0", "shared": "a_i = x_0", "random": "a_i is a draw of the initialiser"}[rule.first]
     return {
         "gradient": f"d <- y - a_i        (first visit: {first})",
-        "step": f"y <- y + (beta s / J_i) d        ({SCALES[rule.scale]})",
+        "step": f"y <- y + (beta s / J_i) d        beta = {rule.beta:g}, {SCALES[rule.scale]}",
         "finish": "a_i <- y",
     }
 
@@ -217,11 +226,17 @@ EXPLAINED: dict[type[Rule] | type[Capacity], Explained] = {
         GHBM_PAPER,
         _ghbm,
         server=("the last tau models",),
-        traffic="M is sent from the round on in which it is not 0",
+        traffic="M is not sent while it is 0",
         departs="The text does not define M while t <= tau; warmup=zero is what the authors' code does.",
     ),
-    rules.LocalGHBM: Explained(GHBM_PAPER, _localghbm, client=("a_i", "t_i"), departs=SCALE_DEPARTS),
-    rules.FedHBM: Explained(GHBM_PAPER, _fedhbm, client=("a_i", "t_i"), departs=SCALE_DEPARTS),
+    rules.LocalGHBM: Explained(GHBM_PAPER, _localghbm, client=("a_i", LAST_VISIT), departs=SCALE_DEPARTS),
+    rules.FedHBM: Explained(
+        GHBM_PAPER,
+        _fedhbm,
+        client=("a_i", LAST_VISIT),
+        departs=f"{SCALE_DEPARTS}\n"
+        "Line 6 of Algorithm 1 prints theta^{t,j}, which is not known before line 8; y before the step is used.",
+    ),
     rules.FedCM: Explained(
         "Xu et al. 2021, FedCM (arXiv 2106.10874)",
         {
@@ -337,20 +352,26 @@ def _adaptive(optimizer: Adaptive, server: bool, second: str) -> list[str]:
 
 
 def _self_tuned(optimizer: Any, server: bool, size: Callable[[Any], str]) -> list[str]:
-    """SGD with a step size of its own, whose parameters are listed below it."""
+    """SGD with a step size of its own, whose numbers are listed below it."""
     shared = {f.name for f in fields(SGD)}
     names = ["lr", *(f.name for f in fields(optimizer) if f.name not in shared)]
-    values = (f"{name} = {value}" for name in names if (value := getattr(optimizer, name)) is not None)
+    numbers = {name: value for name in names if is_number(value := getattr(optimizer, name))}
+    values = (f"{'theta_0' if name == 'theta' else name} = {value:g}" for name, value in numbers.items())
     steps = [line.replace("lr", "eta") for line in _sgd(optimizer, server)]
     return [*size(optimizer).splitlines(), *steps, ", ".join(values)]
 
 
 def _curvature(optimizer: DeltaSGD) -> str:
-    same = optimizer.batch_mode == "same"
+    same, grown = optimizer.batch_mode == "same", optimizer.first_step == "grown"
     last = "the gradient at y_last on the same batch" if same else "the last step's gradient"
+    first = "eta' <- eta sqrt(1 + delta theta), as wherever a norm is 0" if grown else "eta' <- eta, and theta stays"
     return (
         "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"
-        f"theta <- eta' / eta,   eta <- eta'        g_last is {last}; eta starts at lr"
+        "theta <- eta' / eta,   eta <- eta'        eta starts a round at lr, theta at theta_0\n"
+        f"y_last is y before the last step, g_last {last}\n"
+        f"in a round's first step, which has no y_last: {first}"
+        + "\nmomentum is ours, not the paper's"
+        * bool(optimizer.momentum)
     )
 
 
@@ -364,14 +385,15 @@ OPTIMIZERS_EXPLAINED: dict[type[Optimizer], ExplainedOptimizer] = {
     SGD: ExplainedOptimizer(_sgd),  # the plain step needs no citation
     Adam: ExplainedOptimizer(
         partial(_adaptive, second="v <- beta2 v + (1 - beta2) G^2        beta2 = #"),
-        "Kingma & Ba 2015; on the server Reddi et al. 2021 (FedAdam)",
+        "Kingma & Ba 2015, Adam (arXiv 1412.6980)",
     ),
     Yogi: ExplainedOptimizer(
         partial(_adaptive, second="v <- v - (1 - beta2) G^2 sign(v - G^2)        beta2 = #"),
-        "Zaheer et al. 2018; on the server Reddi et al. 2021 (FedYogi)",
+        "Zaheer et al. 2018, Adaptive methods for nonconvex optimization (NeurIPS)",
     ),
     Adagrad: ExplainedOptimizer(
-        partial(_adaptive, second="v <- v + G^2"), "Duchi et al. 2011; on the server Reddi et al. 2021 (FedAdagrad)"
+        partial(_adaptive, second="v <- v + G^2"),
+        "Duchi et al. 2011, Adaptive subgradient methods for online learning (JMLR)",
     ),
     DeltaSGD: ExplainedOptimizer(
         partial(_self_tuned, size=_curvature),

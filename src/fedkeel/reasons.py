@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 # A rule whose correction of the gradient does not vanish at x: Mime, around it, would subtract it again.
 CORRECTS_AT_X = (rules.Scaffold, rules.FedCM, rules.FedADC, rules.MimeLite, rules.FedDyn, rules.AdaBest)
 
+# Rules that add a momentum to the gradient, and rules that move the model beside the optimizer's step.
+PUSHES_GRADIENT = (rules.FedCM, rules.FedADC)
+PUSHES_MODEL = (rules.GHBM, rules.LocalGHBM, rules.FedHBM, rules.Guess)
+NO_SCAFFOLD_WITH_GUESSES = (
+    "SCAFFOLD and guesses cannot be combined: guesses need client momentum, and SCAFFOLD has none; use one of them."
+)
+
 Reason = Callable[..., str | None]
 
 
@@ -89,12 +96,40 @@ def _plain_server(rule: Rule, algorithm: Algorithm) -> str | None:
 
 
 def _refuse_scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> str | None:
-    client = algorithm.client
-    if getattr(client, "momentum", 0):
-        return "SCAFFOLD reads gradients off the distance covered, which momentum stretches; give momentum=0."
-    if isinstance(client, Adam | Yogi | Adagrad):
-        return "SCAFFOLD reads gradients off the distance covered; use SGD clients (client=sgd)."
+    why = "reads gradients off the distance covered" if rule.by_distance else "is defined for plain SGD steps"
+    if getattr(algorithm.client, "momentum", 0) and not _guesses_coast(algorithm):
+        detail = "which momentum stretches" if rule.by_distance else "without momentum"
+        return f"SCAFFOLD {why}, {detail}; give momentum=0."
+    if isinstance(algorithm.client, Adam | Yogi | Adagrad):
+        return f"SCAFFOLD {why}; use SGD clients (client=sgd)."
+    if _guesses_coast(algorithm):
+        return NO_SCAFFOLD_WITH_GUESSES
+    place = next(i for i, other in enumerate(algorithm.rules) if other is rule)  # by identity, as in `_refuse_mime`
+    for i, other in enumerate(algorithm.rules):
+        in_gradient = rule.control == "gradient_mean" and i < place and isinstance(other, PUSHES_GRADIENT)
+        if in_gradient or (rule.by_distance and isinstance(other, PUSHES_GRADIENT + PUSHES_MODEL)):
+            return (
+                f"SCAFFOLD's control variates would count what {_name(other)} adds to local steps as gradients; use "
+                f"scaffold:control=gradient_mean+{_name(other)}."
+            )
     return None
+
+
+def _guesses_coast(algorithm: Algorithm) -> bool:
+    """Whether guesses have no gradient, so that they need client momentum."""
+    guesses = [rule for rule in algorithm.rules if isinstance(rule, rules.Guess)]
+    return any(rule.proxy_for(algorithm.client) == "zero" for rule in guesses)
+
+
+def _name(rule: Rule) -> str:
+    """The name by which users know a rule: there are two for Mime and for MimeLite.
+
+    >>> _name(rules.Guess()), _name(rules.Mime()), _name(rules.Mime(beta=0.0)), _name(rules.Scaffold())
+    ('gel', 'mimemom', 'mime', 'scaffold')
+    """
+    if isinstance(rule, rules.Mime | rules.MimeLite):
+        return f"{rule.slot}mom" if rule.beta else rule.slot
+    return "gel" if isinstance(rule, rules.Guess) else rule.slot
 
 
 def _refuse_mime(rule: rules.Mime, algorithm: Algorithm) -> str | None:
@@ -103,8 +138,8 @@ def _refuse_mime(rule: rules.Mime, algorithm: Algorithm) -> str | None:
             return None
         if isinstance(other, CORRECTS_AT_X):
             return (
-                f"Mime subtracts the gradient at x, which after {other.slot} would contain {other.slot}'s correction "
-                f"and cancel it. Put mime first: use mime+{other.slot}."
+                f"Mime subtracts the gradient at x, which after {_name(other)} would contain its correction and cancel "
+                f"it. Put {_name(rule)} first: use {_name(rule)}+{_name(other)}."
             )
     return None
 
@@ -116,6 +151,8 @@ def _refuse_guess(rule: rules.Guess, algorithm: Algorithm) -> str | None:
         return "Infinitely many guesses with the last gradient never settle; use proxy=zero or a number of steps."
     if proxy == "last" and client.finds_rate:
         return f"{name} clients choose each step size by a new gradient, and a guess has none; use proxy=zero."
+    if proxy == "zero" and any(isinstance(other, rules.Scaffold) for other in algorithm.rules):
+        return NO_SCAFFOLD_WITH_GUESSES
     if proxy == "zero" and not client.coasts:
         return f"Guesses need momentum to coast on, and {name} clients have none here; give momentum=0.9."
     if rule.steps == "inf" and not isinstance(client, SGD):
@@ -254,9 +291,9 @@ def _calm(s: float, steps: float, k: float) -> float:
 
 
 ONE_RATE = _needs_rate(
-    "{rule} divides by the clients' rate, and {client} clients each find their own; use sgd, or ghbm."
+    "{rule} divides by the clients' rate, and {client} clients each find their own; use SGD clients, or ghbm instead."
 )
-TUNES_RATE = _needs_rate("FATHOM tunes a rate that {client} clients find by themselves; use sgd.")
+TUNES_RATE = _needs_rate("FATHOM tunes a rate that {client} clients find by themselves; use SGD clients.")
 REASONS: dict[type, Reasons] = {
     SGD: Reasons(),
     Adam: Reasons(),

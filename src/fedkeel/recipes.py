@@ -84,7 +84,7 @@ def _make(maker: Callable[..., Part], keys: dict[str, Any]) -> Part:
 
 AVERAGING = "McMahan et al. 2017 (arXiv 1602.05629)"
 FEDBUFF_PAPER = "Nguyen et al. 2022 (arXiv 2106.06639)"
-ADAPTIVE_SERVERS = "Reddi et al. 2021 (arXiv 2003.00295)"
+ADAPTIVE_SERVERS = "Reddi et al. 2021, Adaptive federated optimization (arXiv 2003.00295)"
 RECIPES: dict[str, Recipe] = {
     "fedavg": Recipe("local SGD, averaged by samples", reference=AVERAGING),
     "sgd": Recipe("another name for fedavg", reference=AVERAGING),
@@ -216,8 +216,7 @@ def algorithm(text: str) -> Algorithm:
         raise InputError(f"'{text}' names two server optimizers; use one of them.")
     asked = [_make(recipe.weights, keys) for recipe, keys in owned if recipe.weights]
     weights = _without_uniform(asked, common, text)
-    if len(set(weights)) > 1 and "weights" not in common:
-        raise InputError(f"'{text}' asks for {' and '.join(map(str, weights))}; use weights= to say which.")
+    weights.sort(key=lambda one: not one.needs_norm)  # FedNova's first: it may be refused with the other parts
     defaults: dict[str, Any] = {}
     for recipe, _ in owned:
         defaults |= recipe.defaults
@@ -242,7 +241,15 @@ def algorithm(text: str) -> Algorithm:
     if len(paces) > 1:
         raise InputError(f"'{text}' gives two asynchronous paces; use one of fedbuff, fedasync and +buffered.")
     pace = paces[0] if paces else Synchronous()
-    return Algorithm(client, chosen, server, weighing, buffers, levels, pace, spec=grammar.write(segments))
+    parts = Algorithm(client, chosen, server, weighing, buffers, levels, pace, spec=grammar.write(segments))
+    if len(set(weights)) > 1 and "weights" not in common:
+        kinds = dict.fromkeys(f"weights={_word(one)}" for one in weights)
+        raise InputError(f"'{text}' asks for {' and '.join(kinds)}{' twice' * (len(kinds) == 1)}; give one of them.")
+    return parts
+
+
+def _word(weights: Weights) -> str:
+    return type(weights).__name__.lower()
 
 
 def _unknown_key(name: str, key: str, known: list[str]) -> InputError:
@@ -257,10 +264,12 @@ def _without_uniform(weights: list[Weights], given: dict[str, Any], text: str) -
     if not robust:
         return weights
     if "weights" in given:
-        raise InputError(f"'{text}' gives weights, but {robust[0]} counts every client the same; leave out weights.")
+        raise InputError(
+            f"'{text}' gives weights, but {_word(robust[0])} counts every client the same; leave out weights."
+        )
     others = [one for one in weights if one != robust[0] and not isinstance(one, Uniform)]
     if others:
-        raise InputError(f"'{text}' asks for {robust[0]} and {others[0]}; use one of them.")
+        raise InputError(f"'{text}' asks for {_word(robust[0])} and {_word(others[0])}; use one of them.")
     return robust
 
 

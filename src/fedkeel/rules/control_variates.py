@@ -38,8 +38,18 @@ class Scaffold(Rule):
         check(self.control in kinds, self, "control", " or ".join(kinds), self.control)
         check(self.option == 2 or self.control == "difference", self, "control", "left out with option 1", self.control)
         check(isinstance(self.rebuild, bool), self, "rebuild", "true or false", self.rebuild)
-        derivable = self.option == 2 and self.control == "difference"
-        check(not self.rebuild or derivable, self, "rebuild", "false unless option=2,control=difference", self.rebuild)
+        check(
+            not self.rebuild or self.by_distance,
+            self,
+            "rebuild",
+            "false unless option=2,control=difference",
+            self.rebuild,
+        )
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether the new c_i is read off the distance covered, so that the server can work it out, too."""
+        return self.option == 2 and self.control == "difference"
 
     def init(self, x: Tensor, lr: float) -> Tensors:
         return {"c": zeros_like(x)}
@@ -60,7 +70,7 @@ class Scaffold(Rule):
         return g.add_(me.notes["correction"])
 
     def finish(self, y: Tensor, end: End, me: Me) -> Up:
-        if self.option == 2 and self.control == "difference":
+        if self.by_distance:
             assert end.moved is not None
             change = (end.moved / -end.lr_sum).sub_(me.sent["c"])
             new = me.memory["ci"].add_(change)

@@ -119,7 +119,7 @@ def matched(client: Optimizer, world: World, reached: tuple[Ints, Ints] | None =
         raise InputError(f"match-gel follows budgets of up to {MATCHED:,} steps, and this one has {outcomes[-1]:,}.")
     if client.finds_rate:
         raise InputError(
-            f"match-gel compares steps of a known size, and {type(client).__name__} clients choose their own; use sgd."
+            f"match-gel compares steps of a known size, and {type(client).__name__} clients choose their own; use SGD."
         )
     steps = torch.tensor(np.array([o for o in outcomes if o > 0]), dtype=torch.float64)[:, None]
     expected: Tensor | int | None = world.expected

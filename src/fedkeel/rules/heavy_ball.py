@@ -26,9 +26,10 @@ class GHBM(Rule):
 
         M = (x^{t-1} - x^{t-tau-1}) / tau;      after every local step  y <- y + (beta / J_i) M
 
-    With tau = 1/C the push spans (nearly) all clients, so it is not biased to the last cohort. tau: default
-    round(1/C). warmup, while there are no tau rounds to look back on: "zero", "clamp" (look back to x^0, divide by
-    tau) or "truncate" (divide by the rounds there were). nesterov_push: push before each gradient, not after.
+    With tau = 1/C the push spans all clients if they take turns, and about two thirds of them under uniform sampling,
+    so it is less biased to the last cohort. tau: default round(1/C). warmup, while there are no tau rounds to look
+    back on: "zero", "clamp" (look back to x^0, divide by tau) or "truncate" (divide by the rounds there were).
+    nesterov_push: push before each gradient, not after.
 
     >>> GHBM(tau=10).beta
     0.9
@@ -41,6 +42,8 @@ class GHBM(Rule):
 
     def __post_init__(self) -> None:
         keep(self, COEFFICIENT, "beta")
+        known = self.tau is None or self.tau in COUNT
+        check(known, self, "tau", f"{COUNT}, or left out for round(1/C)", self.tau)
         keep(self, COUNT, "tau")
         kinds = ("zero", "clamp", "truncate")
         check(self.warmup in kinds, self, "warmup", f"one of {', '.join(kinds)}", self.warmup)

@@ -39,7 +39,8 @@ class Field:
         self.engine, self.population, self.spent = engine, len(job.task.data), 0
         all_of_them = self.population <= EVERYBODY
         self.clients = np.arange(self.population) if all_of_them else cohort
-        self.recent = recent_clients(job, state.round + 1, cohort) if all_of_them else None
+        own = any(isinstance(rule, FedHBM | LocalGHBM) for rule in job.algorithm.rules)  # each client has its own tau
+        self.recent = recent_clients(job, state.round + 1, cohort) if all_of_them and not own else None
         self.plain = replace(job.algorithm, rules=())
         self.broadcast = replace(broadcast, slots={})
 

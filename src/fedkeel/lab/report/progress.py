@@ -63,8 +63,18 @@ class Watching(Progress):
                 highlight=False,
             )
 
+    def price(self, algorithm: str, row: Row) -> None:
+        """Say once per algorithm, after its first diagnosis, what one costs."""
+        if not row.get("diagnostic_gradients") or (said := f"diagnosis of {algorithm}") in self.described:
+            return
+        self.described.add(said)
+        training = row["gradients"] / row["round"]
+        text = f"A {said} takes {row['diagnostic_gradients']:,} gradients, a round of its training {training:,.0f}."
+        self.console.print(text, style="dim", soft_wrap=True, highlight=False, markup=False)
+
     def row(self, algorithm: str, seed: int, row: Row) -> None:
         """Take in a history row."""
+        self.price(algorithm, row)
         key = (algorithm, seed)
         if key not in self.lines:
             name = f"{algorithm} #{seed}" if len(self.study.seeds) > 1 else algorithm
