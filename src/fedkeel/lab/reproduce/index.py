@@ -23,7 +23,9 @@ Panels of the five papers' tables and figures, by how close to the paper they we
 - **Near the paper's setting**: its model, partition rule, cohort, local work and at least half of its rounds, on data
   of the same source. What differs is named.
 - **On a stand-in**: something smaller. It says nothing about the paper's claim.
-- **Not run**, with the reason and, where it was estimated, the hours it would take; "planned" panels come next.
+- **Not run**, with the reason and, where it was measured, the hours it would take on two cores, with `--compile` where
+  there are kernels. They are from dry runs on an Intel Xeon in November 2026; other machines took up to twice as long.
+  Panels that are "planned" come next.
 
 Each study's page has the figures by seed, with intervals, commits and the commands that repeat them. The runs are kept
 as small files below `STUDY/runs`; `fedkeel reproduce STUDY --out docs/results` reads those and runs what is missing,
