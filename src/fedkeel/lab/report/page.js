@@ -353,7 +353,8 @@ function clientsPart(width) {
       piece("Accuracy of each client", accuracies, () => `The final models (${seedsOf(accuracies)}) on each client's own ` + (accuracies.held_out ? "test samples (client_test)" : "training data (not test data)")
         + ". Clients are sorted by accuracy,"
         + ` separately for each algorithm. Shown: ${accuracies.clients} of ${accuracies.of} clients, up to ${accuracies.samples} samples each.`
-        + ` The worst tenth is ${accuracies.tenth} of these ${accuracies.clients} clients.`,
+        + ` The worst tenth is ${accuracies.tenth} of these ${accuracies.clients} clients, in each seed by itself, and then the mean`
+        + " over seeds; the curve sorts the clients' means, so it may begin higher.",
       () => make("div", {}, sortedAccuracies(accuracies, size), decileTable(accuracies))),
       piece("Labels by client", labels, () => `Darker cells are larger shares of the client's samples. A client holds ${range(labels.own[0], labels.own[2])} of`
         + ` ${labels.labels} labels${average(labels.own)}; ${labels.clients.toLocaleString("en")} clients`
