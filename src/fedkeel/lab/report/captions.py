@@ -80,8 +80,8 @@ def by_client(arms: Sequence[Arm]) -> list[str]:
     """What the columns about clients are, where the table has them."""
     if not has_clients(arms):
         return []
-    each = ", in each seed by itself," if len(arms[0].histories) > 1 else ""
-    own = f"means over all clients, and over {worst_tenth(arms)}{each or ','} on their own test samples"
+    each = ", in each seed by itself," if len(arms[0].histories) > 1 else ","
+    own = f"means over all clients, and over {worst_tenth(arms)}{each} on their own test samples"
     return [f"'clients' and 'worst tenth' are {own}; fedkeel compare DIR --clients lists every client by name"]
 
 
