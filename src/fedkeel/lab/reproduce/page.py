@@ -41,8 +41,8 @@ def page(plan: Plan, measured: Sequence[Measured]) -> str:
         *_commands(f"fedkeel reproduce {plan.name} --out docs/results     # reads the records, runs what is missing"),
         "",
         "± and [ ] are 95 % intervals over seeds (Student's t). The repository has the records, below `docs/results`.",
-        f"[The rule of the verdicts]({'../' * plan.name.count('/')}{RULE}). Every panel has its commands; another machine or",
-        "`--compile` rounds otherwise, so a repeated run may differ by a round or a tenth of a point.",
+        f"[The rule of the verdicts]({'../' * plan.name.count('/')}{RULE}). Every panel has its commands;",
+        "another machine or `--compile` rounds differently, so a repeated run need not have the same digits.",
     ]
     for heading, found in by_heading(measured).items():
         lines += ["", f"## {HEADINGS[heading]}"]
