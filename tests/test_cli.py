@@ -349,8 +349,11 @@ def test_an_explanation_shows_the_papers_box_and_true_traffic(capsys: pytest.Cap
         ("gel:client=adam,proxy=zero", "q more steps like these, with g = 0 in place of a new gradient"),
         ("fedavgcm:nesterov=true+gel", "c(q) = a^2 (1 - a^q) / (1 - a)"),
         ("gel:steps=25%", "q = 25% of J_i"),
-        ("ghbm:nesterov_push=true", "client i: y <- x\n      y <- y + (beta / J_i) M\n    then J_i times"),
-        ("ghbm:warmup=truncate", "(while t <= tau: M <- (x^{t-1} - x^0) / (t - 1))"),
+        (
+            "ghbm:nesterov_push=true",
+            "client i: y <- x\n      y <- y + (beta / J_i) M        beta = 0.9\n    then J_i times",
+        ),
+        ("ghbm:warmup=truncate", "while t <= tau: M <- (x - x^0) / (t - 1))"),
         ("fathom:steps=floor", "floor(E n_i / B)"),
         ("fathom", "y <- y - lr g        lr = 0.1"),
         (
@@ -359,7 +362,7 @@ def test_an_explanation_shows_the_papers_box_and_true_traffic(capsys: pytest.Cap
         ),
         ("feddyn:adaptive=true", "alpha_i = alpha (mean of n) / n_i"),
         ("fednova:tau_eff=steps", "tau_eff = sum_i p_i J_i"),
-        ("deltasgd:batch_mode=consecutive", "g_last is the last step's gradient"),
+        ("deltasgd:batch_mode=consecutive", "g_last the last step's gradient"),
         ("sps:max=2", "eta <- min(max(0, f(y) - fstar) / (c ||g||^2 + 1e-8), max)"),
     ],
 )
