@@ -295,7 +295,10 @@ def test_known_instabilities_warn_with_their_numbers() -> None:
         ("scaffold:option=1,momentum=0.9", "defined for plain SGD steps, without momentum; give momentum=0"),
         ("scaffold:control=gradient_mean,client=adam", "defined for plain SGD steps; use SGD clients"),
         ("scaffold:weights=nova", "fixed combination of gradients"),
-        *((text, "SCAFFOLD and guesses cannot be combined") for text in ("scaffold+gel", "gel+scaffold")),
+        *(
+            (text, "SCAFFOLD and guesses with proxy=zero cannot be combined")
+            for text in ("scaffold+gel", "gel+scaffold")
+        ),
         *((text, "cannot be combined") for text in ("scaffold:momentum=0+gel", "gel:momentum=0+scaffold")),
     ],
 )
@@ -318,7 +321,9 @@ def test_control_variates_do_not_count_a_push_as_a_gradient(push: str) -> None:
     """With one step on a full batch the mean raw gradient is the gradient at x, which option 1 takes, push or not."""
     name = push.partition(":")[0]
     for text in (f"scaffold+{push}", f"{push}+scaffold"):
-        with pytest.raises(fk.InputError, match=rf"use scaffold:control=gradient_mean\+{name}\."):
+        with pytest.raises(
+            fk.InputError, match=rf"use scaffold:control=gradient_mean\+{name}(:proxy=last,momentum=0)?\."
+        ):
             fk.algorithm(text)
     with_mean, with_gradient, alone = (
         play(f"scaffold:{keys},lr=0.1{more}", 4, budget=fk.FixedSteps(1), cohort=[[0, 1], [1, 2], [0, 2]])
@@ -327,6 +332,16 @@ def test_control_variates_do_not_count_a_push_as_a_gradient(push: str) -> None:
     assert rows(with_mean, "scaffold", "ci") == pytest.approx(rows(with_gradient, "scaffold", "ci"), abs=1e-14)
     assert with_mean.params.item() == pytest.approx(with_gradient.params.item(), abs=1e-14)
     assert with_mean.params.item() != pytest.approx(alone.params.item(), abs=1e-6)  # there was a push
+
+
+def test_control_variates_do_not_count_mimes_momentum_as_a_gradient() -> None:
+    for keys in ("", ":control=gradient_mean"):
+        with pytest.raises(fk.InputError, match=r"use mimemom\+scaffold:option=1\."):
+            fk.algorithm(f"mimemom+scaffold{keys}")
+    with pytest.raises(fk.InputError, match=r"use scaffold:control=gradient_mean\+mimelitemom\."):
+        fk.algorithm("mimelitemom+scaffold")
+    for text in ("mimemom+scaffold:option=1", "scaffold:control=gradient_mean+mimelitemom", "mime+scaffold"):
+        assert fk.algorithm(text).rules
 
 
 @pytest.mark.parametrize("push", ["fedcm", "fedadc"])

@@ -254,7 +254,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
         ("c,x,y\n", "has no rows below the line with the names of its columns"),
         ("", "is empty; it needs a line with the names of the columns"),
         ("c,x,x,y\na,1,1,0\n", "has 2 columns named 'x'; give each a name of its own"),
-        ("c,x,y, ,\na,1,0,,\n", "has 2 columns without a name"),
+        ("c,x,y, ,\na,1,0,,\n", " has no name; give it one."),
         ("client,x,y\na,1,0\n", "Unknown column 'c'"),
         ("c;x;y\na;1;0\n", "one column, with semicolons in its name; save it with commas"),
         ("c;x;y\na;1,5;0\n", "semicolons in its name; save it with commas between the values, and with points in"),

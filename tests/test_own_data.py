@@ -124,8 +124,11 @@ def ages(tmp_path, *values, head="c,age,y"):
             ["1", "-", "", "-", "NA", "3"],
             "'age' has 2 numbers and 2 other values: line 3 has '-'. Correct what is wron",
         ),
-        (['"10,5"', '"9,25"', "8"], "line 2 has '10,5', with a decimal comma; write 10.5, not 10,5. Correct"),
-        (['"10,5"', "low", "9.5"], "has 1 number and 2 other values: line 2 has '10,5', with a decimal comma"),
+        (
+            ['"10,5"', '"9,25"', "8"],
+            "line 2 has '10,5', with a comma; write 10.5, not 10,5, and 1234, not 1,234. Correct",
+        ),
+        (['"10,5"', "low", "9.5"], "has 1 number and 2 other values: line 2 has '10,5', with a comma"),
         (
             ["6o", *range(200)],
             "line 2 has '6o'. Correct what is wrong, or leave it blank; a column of names is read as",
@@ -156,6 +159,10 @@ def test_a_target_of_numbers_with_some_other_values_is_refused_unless_it_is_name
     with pytest.raises(fk.InputError, match=r"'y' has 15 numbers and 5 other values: line 5 has 'O'.*take its row out"):
         fk.tasks.get(task)
     assert fk.tasks.get(f"{task},categories=y").data.class_names == ["0", "1", "O"]
+    with_none = tmp_path / "stages.csv"
+    with_none.write_text("c,x,y\n" + "a,1,2\na,2,none\nb,3,2\nb,1,none\n" * 5)
+    data = FederatedData.from_csv(with_none, "c", "y", with_none, categories=["y"], verbose=False)
+    assert data.class_names == ["2", "none"] and sorted(data.test[1].unique().tolist()) == [0, 1]
 
 
 def test_whole_targets_with_a_fraction_are_numbers_with_a_warning_or_classes_where_that_is_said(tmp_path, capsys):

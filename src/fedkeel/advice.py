@@ -127,7 +127,7 @@ ADVICE: dict[str, Advice] = {
     "trimmed": Advice("you know a bound on how many clients are bad", WHOLE),
     "krum": Advice(
         "a few clients may be bad and the others agree",
-        f"data differ much: it keeps one client's update. {WHOLE}",
+        "data differ much, since it keeps one client's update; or half of the clients or more may be faulty",
     ),
     "multikrum": Advice(
         "you would use krum, with the mean of several updates", "krum is unsuitable, for the same reasons"

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 # A rule whose correction of the gradient does not vanish at x: Mime, around it, would subtract it again.
 CORRECTS_AT_X = (rules.Scaffold, rules.FedCM, rules.FedADC, rules.MimeLite, rules.FedDyn, rules.AdaBest)
 
-# Rules that add a momentum to the gradient, and rules that move the model beside the optimizer's step.
-PUSHES_GRADIENT = (rules.FedCM, rules.FedADC)
+# Rules that move the model beside the optimizer's step.
 PUSHES_MODEL = (rules.GHBM, rules.LocalGHBM, rules.FedHBM, rules.Guess)
 NO_SCAFFOLD_WITH_GUESSES = (
-    "SCAFFOLD and guesses cannot be combined: guesses need client momentum, and SCAFFOLD has none; use one of them."
+    "SCAFFOLD and guesses with proxy=zero cannot be combined: such guesses need client momentum, and SCAFFOLD has "
+    "none; use one of them."
 )
 
 Reason = Callable[..., str | None]
@@ -106,13 +106,28 @@ def _refuse_scaffold(rule: rules.Scaffold, algorithm: Algorithm) -> str | None:
         return NO_SCAFFOLD_WITH_GUESSES
     place = next(i for i, other in enumerate(algorithm.rules) if other is rule)  # by identity, as in `_refuse_mime`
     for i, other in enumerate(algorithm.rules):
-        in_gradient = rule.control == "gradient_mean" and i < place and isinstance(other, PUSHES_GRADIENT)
-        if in_gradient or (rule.by_distance and isinstance(other, PUSHES_GRADIENT + PUSHES_MODEL)):
+        in_gradient = rule.control == "gradient_mean" and i < place and _adds_momentum(other)
+        if in_gradient or (rule.by_distance and (_adds_momentum(other) or isinstance(other, PUSHES_MODEL))):
             return (
                 f"SCAFFOLD's control variates would count what {_name(other)} adds to local steps as gradients; use "
-                f"scaffold:control=gradient_mean+{_name(other)}."
+                f"{_apart_from_scaffold(other)}."
             )
     return None
+
+
+def _adds_momentum(rule: Rule) -> bool:
+    """Whether the rule adds a momentum over rounds to the gradient."""
+    return isinstance(rule, rules.FedCM | rules.FedADC) or (
+        isinstance(rule, rules.Mime | rules.MimeLite) and rule.beta != 0
+    )
+
+
+def _apart_from_scaffold(rule: Rule) -> str:
+    """The combination with SCAFFOLD in which its control variates do not see what this rule adds."""
+    if isinstance(rule, rules.Mime):  # it has to be first, so that a mean of gradients would see its momentum
+        return f"{_name(rule)}+scaffold:option=1"
+    keys = ":proxy=last,momentum=0" if isinstance(rule, rules.Guess) else ""
+    return f"scaffold:control=gradient_mean+{_name(rule)}{keys}"
 
 
 def _guesses_coast(algorithm: Algorithm) -> bool:

@@ -181,7 +181,7 @@ def refuses_unknown(**meant: str) -> Callable[[type[T]], type[T]]:
             try:
                 made(self, *given, **named)
             except TypeError:
-                for name in named.keys() & meant.keys():
+                if name := next((name for name in named if name in meant), ""):
                     raise InputError(f"Unknown keyword of {kind.__name__} '{name}'. Write {meant[name]}.") from None
                 check_keywords(kind, named)
                 raise

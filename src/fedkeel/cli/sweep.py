@@ -141,12 +141,12 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
     else:
         console = flags.terminal()
         heatmap.draw(choice, console)
-        if choice.best is not None:
-            command = _report(config, choice.best.arm.name)
-            console.print(f"Report it with other seeds: {command}", soft_wrap=True, highlight=False)
         console.print(f"Saved in {out}.", style="dim", soft_wrap=True, highlight=False)
         if config["task"].startswith("csv:") and not config.get("client_test"):
             console.print(UNTESTED, style="dim", soft_wrap=True, highlight=False)
+        if choice.best is not None:
+            command = _report(config, choice.best.arm.name)
+            console.print(f"Report it with other seeds: {command}", soft_wrap=True, highlight=False, markup=False)
     if getattr(arguments, "png", None) is not None:
         heatmap.save(choice, arguments.png)
     return 3 if all(one.arm.diverged for one in choice.ranked) else 0

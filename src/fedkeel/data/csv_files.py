@@ -101,10 +101,13 @@ def _check_header(path: Place, header: list[str]) -> None:
                 f"{os.fspath(path)}: It has one column, with {word} in its name; save it with commas between the "
                 "values, and with points in numbers (10.5, not 10,5)."
             )
+    if "" in header:
+        which = f"Column {header.index('') + 1} of {os.fspath(path)} has no name"
+        index = "; if it numbers the rows, as pandas does, write the file without it (index=False)"
+        raise InputError(f"{which}; give it one{index * (header.index('') == 0)}.")
     name, times = Counter(header).most_common(1)[0]
     if times > 1:
-        which = f"named {name!r:.100}" if name else "without a name"
-        raise InputError(f"{os.fspath(path)} has {times} columns {which}; give each a name of its own.")
+        raise InputError(f"{os.fspath(path)} has {times} columns named {name!r:.100}; give each a name of its own.")
 
 
 def csv_rows(
@@ -122,7 +125,7 @@ def csv_rows(
         if client == target:
             raise InputError(f"The client column and the target column are both '{client}'.")
         for what, name in (("client", client), ("target", target)):
-            _check_no_blank(what, name, read)
+            _check_no_blank(what, name, read, name in named)
         if target not in named:
             table.check_numbers(target, columns[target], read.lines, categories, "take its row out of the file")
         clients = plain(columns.pop(client))
@@ -186,14 +189,18 @@ def rows_by(about: Preparation, path: Place, what: str) -> tuple[Tensor, Array]:
         for name in (about.target.name, *(column.name for column in about.columns)):
             if name not in columns:
                 raise InputError(f"{os.fspath(path)} has no column {name!r:.100}.")
-        _check_no_blank("target", about.target.name, read)
+        _check_no_blank("target", about.target.name, read, _are_texts(about.target))
         return about.encode(columns), _targets_by(about.target, columns[about.target.name], what)
+
+
+def _are_texts(target: Target) -> bool:
+    return isinstance(target.classes, tuple) and isinstance(target.classes[0], str)
 
 
 def _targets_by(target: Target, values: Sequence[str], what: str) -> Array:
     """Targets as in training: the same values are classes, and whole numbers are numbers where those had fractions."""
     classes = target.classes
-    if isinstance(classes, tuple) and isinstance(classes[0], str):
+    if _are_texts(target):
         return targets(np.asarray(values), np.asarray(classes), what)
     found = plain(values)
     if found.dtype.kind not in ("i" if classes is not None else "if"):
@@ -204,11 +211,12 @@ def _targets_by(target: Target, values: Sequence[str], what: str) -> Array:
     return found.astype(np.float64) if classes is None else found
 
 
-def _check_no_blank(what: str, name: str, read: Read) -> None:
-    """Refuse rows without a client or a target; among numbers, words such as NA are blanks, too."""
+def _check_no_blank(what: str, name: str, read: Read, texts: bool = False) -> None:
+    """Refuse rows without a client or a target; words such as NA are blanks among numbers, unless these are texts."""
     values = read.columns[name]
     known = [value for value in values if value.lower() not in table.BLANKS]
-    blanks = table.BLANKS if known and all(map(table.is_number, known)) else frozenset({""})
+    numbers = not texts and known and all(map(table.is_number, known))
+    blanks = table.BLANKS if numbers else frozenset({""})
     rows = [row for row, value in enumerate(values) if value.lower() in blanks]
     if rows:
         many = f"{counted(len(rows), 'row')} of the file {'is' if len(rows) == 1 else 'are'}"
@@ -250,7 +258,8 @@ def _warnings(data: FederatedData) -> list[str]:
     """What looks like an oversight in the file."""
     assert data.table is not None
     why = "looks like an identifier, since every row has another whole number; leave it out with drop"
-    found = [f"column {name!r:.60} {why}={name:.60}" for name in data.table.identifiers()]
+    numbered = [] if data.table.given else data.table.identifiers()
+    found = [f"column {name!r:.60} {why}={name:.60}" for name in numbered]
     for what, names in (("classes", data.class_names or []), ("clients", data.client_ids.tolist())):
         found += [f"the {what} {pair} differ only in upper and lower case" for pair in _alike(map(str, names))]
     return found + _few_numbers(data)

@@ -274,7 +274,8 @@ or leave it blank; a column of names is read as texts with categories=['age'].
     if not others or 2 * (numbers + commas) < len(known):
         return
     line, text = others[0]
-    first = f"line {line} has {text!r:.60}" + ", with a decimal comma; write 10.5, not 10,5" * has_decimal_comma(text)
+    comma = ", with a comma; write 10.5, not 10,5, and 1234, not 1,234" if has_decimal_comma(text) else ""
+    first = f"line {line} has {text!r:.60}{comma}"
     raise InputError(
         f"Column {name!r:.100} has {counted(numbers, 'number')} and {counted(len(others), 'other value')}: {first}. "
         f"Correct what is wrong, or {remedy}; a column of names is read as texts with "

@@ -22,7 +22,7 @@ from ..engine import Engine, Place, Remote
 from ..engine.memory import Memories
 from ..engine.places import MUST, is_place, moved, place_of
 from ..engine.threads import one_thread
-from ..errors import InputError, StabilityWarning, brief, check
+from ..errors import InputError, StabilityWarning, brief, check, counted
 from ..files import plain
 from ..flat import FlatModel
 from ..pace import Buffered
@@ -66,9 +66,8 @@ class Run:
 
     def __repr__(self) -> str:
         accuracy = self.history.last("accuracy")
-        ended = f"{self.status} after {self.state.round} rounds" + (
-            "" if accuracy is None else f", accuracy {accuracy:.4f}"
-        )
+        reached = "" if accuracy is None else f", accuracy {accuracy:.4f}"
+        ended = f"{self.status} after {counted(self.state.round, 'round')}{reached}"
         return f"<Run of {self.config['algorithm']} on {self.config['task']}, seed {self.config['seed']}: {ended}>"
 
     @property
