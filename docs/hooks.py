@@ -19,7 +19,7 @@ from fedkeel import conformance, grammar, recipes
 from fedkeel.advice import ADVICE, STATEFUL
 from fedkeel.errors import InputError
 from fedkeel.explain import explain
-from fedkeel.lab.reproduce import plan
+from fedkeel.lab.reproduce import HEADINGS, plan
 from fedkeel.notation import UNSET
 
 if TYPE_CHECKING:
@@ -156,10 +156,12 @@ def labels(study: str, name: str) -> dict[str, str]:
 
 def verdicts(lines: list[str], labels: dict[str, str]) -> list[str]:
     """The claims of a results page about one of these arms, each with its panel, algorithm, gain and verdict."""
-    panel, judged, found = "", False, []
+    panel, heading, judged, found = "", "", False, []
     for line in lines:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        panel = line.removeprefix("### ") if line.startswith("### ") else panel
+        heading = line.removeprefix("## ") if line.startswith("## ") else heading
+        stand_in = " (a stand-in)" if heading == HEADINGS["stand-in"] else ""
+        panel = line.removeprefix("### ") + stand_in if line.startswith("### ") else panel
         judged = line.startswith("| claim |") or (judged and line.startswith("|"))
         for label, run in labels.items():
             if judged and re.match(rf"{re.escape(label)} (needs|is)\b", cells[0]):

@@ -74,6 +74,7 @@ def test_results_on_a_page_are_verdicts_on_its_own_algorithm_or_a_summary_where_
     assert "FedBuff+GEL" not in text and "`fedavg:lr=" not in text
     assert "Synthetic, phones: FedBuff+GEL is more accurate than FedBuff, momentum (`fedbuff" in page_of("gel")
     assert "    - Not run: " in page_of("heterofl").partition("## Results")[2]
+    assert "cifar10-small, alpha 0 (a stand-in): FedHBM is more accurate than FedAvg (`fedhbm" in page_of("fedhbm")
 
 
 def test_pages_of_methods_without_a_rate_link_the_study_of_them() -> None:
