@@ -45,9 +45,18 @@ def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_run_on_this_machine_imports_ray() -> None:
-    """In a process of its own: other tests import it where it is installed."""
-    code = (
-        "import sys, fedkeel as fk\nfrom fedkeel.conformance import toy, toy_world\n"
-        "fk.train(toy(), 'fedavg', toy_world(), 1)\nsys.exit('ray' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    """In a process of its own, since other tests import it; a finder sees attempts also where Ray is not installed."""
+    code = """
+import sys
+from fedkeel.conformance import toy, toy_world
+import fedkeel as fk
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        assert name.partition(".")[0] != "ray"
+sys.meta_path.insert(0, Finder())
+fk.train(toy(), "fedavg", toy_world(), 1, engine=ENGINE)
+"""
+    for engine, fails in (("'auto'", False), ("'ray'", True)):  # the second shows that the finder sees it
+        done = subprocess.run([sys.executable, "-c", code.replace("ENGINE", engine)], capture_output=True, text=True)
+        assert (done.returncode != 0 and "in find_spec" in done.stderr) == fails, done.stderr
+        assert fails or done.returncode == 0

@@ -80,9 +80,9 @@ def judge(measured: Measured) -> list[Judged]:
             continue
         broke = any(runs.diverged for runs in measured.arms[claim.arm].values())
         lost, too = (missed(measured, name, metric) for name in (claim.arm, claim.than))
-        beyond = set() if claim.control is None else missed(measured, claim.control, metric)
+        control_lost = set() if claim.control is None else missed(measured, claim.control, metric)
         paper, against = paper_gain(panel, claim), None
-        if claim.control and not lost & beyond >= set(panel.seeds):
+        if claim.control and not lost & control_lost >= set(panel.seeds):
             against = gain(metric, *(per_seed(measured, name, metric) for name in (claim.arm, claim.control)))
         said = None if own.low is None else verdict(own, paper, claim.margin, broke or bool(lost), bool(edge))
         if said is not None and lost and not broke and lost <= too | _within(measured, claim, metric):
@@ -93,7 +93,7 @@ def judge(measured: Measured) -> list[Judged]:
         notes = [f"{claim.than} is on the edge of its grid ({', '.join(edge)})"] if edge else []
         notes += [f"{claim.arm} missed the target {_times(len(lost))}, {claim.than} {_times(len(too))}"] if lost else []
         notes += [f"{seeds} of {len(panel.seeds)} seeds so far"] if 1 < seeds < len(panel.seeds) else []
-        over, bounds = None if against is None else _ends(against), (bound(lost, too), bound(lost, beyond))
+        over, bounds = None if against is None else _ends(against), (bound(lost, too), bound(lost, control_lost))
         text, note = claim_text(claim, metric), "; ".join(notes)
         judged.append(Judged(text, paper, metric, _ends(own), claim.control, over, said, note, *bounds))
     return judged
