@@ -30,8 +30,8 @@ in lockstep waits for values of the device no more often when it has more client
 that can be tested. On other devices there is one worker, and the size bound of `auto` is the one measured on CPUs.
 Embedding and normalisation layers run in lockstep by vmap; linear layers, ReLU, tanh, sigmoid and cross-entropy have
 their derivatives written out; everything else that is not in lockstep runs one client at a time. `--compile` has C for
-chains of plain layers in lockstep and for convolutions of 3 x 3 and 5 x 5 where clients run one at a time; it is
-refused for models with neither.""".splitlines()
+chains of plain layers in lockstep, and where clients run one at a time for convolutions of 3 x 3 and 5 x 5, and for
+those with 2 x 2 max-pooling and a ReLU behind them; it is refused for models with none of these.""".splitlines()
 Results = dict[str, Any]
 
 
@@ -229,7 +229,8 @@ def layers(found: Results) -> list[str]:
     told = (
         "One layer there and back, one thread, in turns. With `--compile`, C is used for what it was seen to be\n"
         "faster with: convolutions of stride 1 from c to k channels, c k at most 256 x 256 and both multiples of 16,\n"
-        "whose tiles save half of the multiplications."
+        "whose tiles save half of the multiplications; and of up to 64 / kernel channels with max-pooling and a ReLU,\n"
+        'here "pooled", as one layer.'
     )
     shown = [(r["layer"], r["torch_s"], r["c_s"], r["ratio"]) for r in found["rows"]]
     rows = [[name, f"{1e3 * torch:.2f}", f"{1e3 * c:.2f}", f"{ratio:.2f}"] for name, torch, c, ratio in shown]

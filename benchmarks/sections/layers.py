@@ -6,13 +6,15 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedkeel.engine.kernels import convolution
+from fedkeel.engine.gradients.lean import lean
+from fedkeel.engine.kernels import convolution, pooled
+from fedkeel.flat import FlatModel
 from sections.common import arguments
 
 TURNS, INPUTS = 25, 8  # inputs in turn: a layer in the middle of a model does not find its own near
@@ -22,6 +24,9 @@ CONVOLUTIONS = (
     (3, 64, 64, 8, 1, 16), (3, 128, 128, 8, 1, 16), (3, 256, 256, 8, 1, 16), (3, 512, 512, 4, 1, 16),
     (5, 16, 32, 14, 2, 20), (3, 16, 16, 4, 1, 20),
 )  # fmt: skip
+# With max-pooling and ReLU; the first two are in W3 and W6, the others in DeltaSGD's network. Nobody asks for a
+# derivative by images of one or three channels.
+POOLED = ((5, 3, 64, 32, 0, 64), (5, 1, 32, 28, 0, 20), (5, 1, 10, 28, 0, 64), (5, 10, 20, 12, 0, 64))
 
 
 def seconds(layer: nn.Module, x: torch.Tensor) -> float:
@@ -34,21 +39,24 @@ def seconds(layer: nn.Module, x: torch.Tensor) -> float:
     return time.perf_counter() - begin
 
 
-def compare(name: str, make: Callable[[], nn.Conv2d], *shape: int) -> dict[str, Any]:
+def compare(name: str, plain: nn.Module, compiled: nn.Module, given: list[torch.Tensor]) -> dict[str, Any]:
     """Medians of both, and of their ratio, in turns."""
-    plain, compiled = make(), make()
-    by = convolution.Compiled(compiled)
-    drawn = [torch.randn(shape).contiguous(memory_format=torch.channels_last) for _ in range(INPUTS)]  # as for models
-    given = [x.requires_grad_() for x in drawn]
     turns = []
     for turn in range(TURNS + INPUTS):
         one, other = given[turn % INPUTS], given[(turn + INPUTS // 2) % INPUTS]  # neither has its own from the other
         turns.append((seconds(plain, one), seconds(compiled, other)))
-    if not by.ran:
-        raise SystemExit(f"{name}: C did not run")
     torch_s, c_s = (statistics.median(each) for each in zip(*turns[INPUTS:], strict=True))
     ratio = statistics.median(a / b for a, b in turns[INPUTS:])
     return {"layer": name, "torch_s": torch_s, "c_s": c_s, "ratio": ratio}
+
+
+def pair(layers: Callable[[], list[nn.Module]], kernel: ModuleType) -> tuple[nn.Module, nn.Module, Any]:
+    """The same layers by torch and by C, as a worker has them, and what knows whether C ran."""
+    plain, compiled = (FlatModel(nn.Sequential(*layers())) for _ in range(2))
+    for model in (plain, compiled):
+        lean(model)
+    (by,) = kernel.install(compiled)
+    return plain.module, compiled.module, by
 
 
 if __name__ == "__main__":
@@ -58,8 +66,19 @@ if __name__ == "__main__":
     # C beyond its bounds, too: that is what shows where they belong
     convolution.WIDEST = 2**62
     rows = []
-    for kernel, inside, outside, size, padding, samples in CONVOLUTIONS:
-        name = f"{kernel} x {kernel}, {inside} to {outside} channels, {samples} images of {size} x {size}"
-        make = partial(nn.Conv2d, inside, outside, kernel, padding=padding)
-        rows.append(compare(name, make, samples, inside, size, size))
+    for behind, sizes in ((False, CONVOLUTIONS), (True, POOLED)):
+        for kernel, inside, outside, size, padding, samples in sizes:
+            name = f"{kernel} x {kernel}, {inside} to {outside} channels, {samples} images of {size} x {size}"
+
+            def layers() -> list[nn.Module]:
+                made: list[nn.Module] = [nn.Conv2d(inside, outside, kernel, padding=padding)]  # noqa: B023
+                return [*made, nn.ReLU(), nn.MaxPool2d(2)] if behind else made  # noqa: B023
+
+            plain, compiled, by = pair(layers, pooled if behind else convolution)
+            shape = (samples, inside, size, size)
+            drawn = [torch.randn(shape).contiguous(memory_format=torch.channels_last) for _ in range(INPUTS)]
+            given = [x.requires_grad_(inside > 3) for x in drawn]
+            rows.append(compare(f"{name}, pooled" if behind else name, plain, compiled, given))
+            if not by.ran:
+                raise SystemExit(f"{name}: C did not run")
     print(json.dumps({"rows": rows}))

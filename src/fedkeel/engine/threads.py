@@ -102,7 +102,8 @@ class Local:
             what = "this model" if known else "a loss that a rule changes"
             raise InputError(
                 f"compile=True has no C kernel for {what} where clients run {mode}; leave out --compile. There are "
-                "kernels for chains of plain layers (batched) and for 3 x 3 and 5 x 5 convolutions (serial)."
+                "kernels for chains of plain layers (batched), and for convolutions of 3 x 3 and 5 x 5 or with 2 x 2 "
+                "max-pooling and a ReLU behind them (serial)."
             )
         if found or (known and kernels.would_gain(task, model, mode)):
             reason += f"; {found[0].summary if found else kernels.HINT}"

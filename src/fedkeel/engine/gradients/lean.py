@@ -30,9 +30,9 @@ def is_plain(layer: nn.Module, kind: type[L]) -> TypeGuard[L]:
 
 
 def hooked(layer: nn.Module) -> bool:
-    """Whether the layer has hooks, which may change what it returns."""
-    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
-    return any(hooks)
+    """Whether the layer has hooks other than ours, which may change what it returns."""
+    after = any(hook is not _ask_for_channels_last for hook in layer._forward_hooks.values())
+    return after or any((layer._forward_pre_hooks, layer._backward_pre_hooks, layer._backward_hooks))
 
 
 def release(model: FlatModel) -> None:

@@ -1,7 +1,8 @@
-"""Kernels: C of our own for chains of small layers and for 3 x 3 and 5 x 5 convolutions, used only when asked for.
+"""Kernels: C of our own for chains of small layers and for convolutions, used only when asked for.
 
     chain.py, chain.c                 in lockstep: the gradients of a chain of plain layers, written out for its sizes
-    convolution.py, convolution.c     one client at a time: convolutions by Winograd's method
+    convolution.py, convolution.c     one client at a time: 3 x 3 and 5 x 5 convolutions by Winograd's method
+    pooled.py, pooled.c               one client at a time: convolution, pooling and ReLU in one pass
     native.py, products.c             how C is built and called, and what the convolutions share
 
 Numbers differ from torch's by roundings, so `compile=True` stands in the configuration. Before kernels are used, their
@@ -24,7 +25,7 @@ from ...task import Task
 from ..gradients import Serial
 from ..gradients.lean import release
 from ..gradients.lockstep import Plain, plain_gradients
-from . import chain, convolution
+from . import chain, convolution, pooled
 from .native import NoCompiler
 
 COMPARED = 256  # samples at most on which the gradients are compared
@@ -33,20 +34,22 @@ HINT = "--compile would train it by C kernels"  # the end of a run that would ga
 
 @dataclass(frozen=True)
 class Kernels:
-    """What was compiled for a model: gradients in lockstep, or the convolutions of one client at a time."""
+    """What was compiled for a model: gradients in lockstep, or the layers of one client at a time."""
 
     plain: Plain | None
     summary: str
 
     def install(self, model: FlatModel) -> None:
-        """Let the convolutions of a worker's replica run by C."""
+        """Let the layers of a worker's replica run by C."""
         if self.plain is None:
-            convolution.install(model)
+            _install(model)
 
 
 def available(task: Task, model: FlatModel, mode: str) -> bool:
     """Whether there is a kernel for this model; nothing is compiled."""
-    return chain.fits(task, model) if mode == "batched" else convolution.reached(model, task.data.x[:2])
+    if mode == "batched":
+        return chain.fits(task, model)
+    return any(kernel.reached(model, task.data.x[:2]) for kernel in (convolution, pooled))
 
 
 def would_gain(task: Task, model: FlatModel, mode: str) -> bool:
@@ -84,10 +87,15 @@ def _chain(task: Task, model: FlatModel) -> Plain | None:
     return made
 
 
+def _install(model: FlatModel) -> None:
+    convolution.install(model)
+    pooled.install(model)
+
+
 def _convolutions_agree(task: Task, model: FlatModel) -> bool:
     """Whether a replica whose convolutions run by C has torch's gradients."""
     by_torch, by_c = model.replica(), model.replica()
-    convolution.install(by_c)
+    _install(by_c)
     # Not at the initial model, whose biases may be zero: there ReLUs are at their edge, and some layers stay torch's.
     near = torch.randn(model.size, generator=torch.Generator().manual_seed(0)) * model.flat.abs().mean() / 10
     try:

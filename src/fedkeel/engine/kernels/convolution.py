@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...flat import FlatModel
 from ..gradients.lean import hooked, is_plain, special
-from .native import EXACT, addresses, build, ordinary, written
+from .native import EXACT, addresses, build, inputs_of, ordinary, written
 
 SIDE, KERNELS = 6, (3, 5)  # of a tile, as in C
 PADDINGS = tuple((n, n) for n in range(SIDE))
@@ -37,20 +37,7 @@ def layers(model: FlatModel) -> list[nn.Conv2d]:
 
 def reached(model: FlatModel, x: Tensor) -> bool:
     """Whether the model, applied to x, uses such a layer at a size for which C was written."""
-    found: list[bool] = []
-
-    def look(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        found.extend(saves(layer, *part.shape[2:]) for part in given if part.ndim == 4 and isinstance(layer, nn.Conv2d))
-
-    if not layers(model):
-        return False
-    replica = model.replica()  # the hooks are put on a copy
-    for layer in layers(replica):
-        layer.register_forward_pre_hook(look)
-    replica.module.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        replica.module(x)
-    return any(found)
+    return any(part.ndim == 4 and saves(layer, *part.shape[2:]) for layer, part in inputs_of(layers, model, x))
 
 
 def install(model: FlatModel) -> list[Compiled]:

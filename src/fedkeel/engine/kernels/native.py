@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ...flat import FlatModel
 
 # Infinities and NaN keep their meaning, since they show that a client diverged; LOOSE also allows sums in any order.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
@@ -66,6 +69,22 @@ def _build(text: str, flags: tuple[str, ...], compiler: str) -> ctypes.CDLL | st
                 return ctypes.CDLL(str(made))
     lines = done.stderr.strip().splitlines() or ["no message"]
     return f"the C compiler {compiler!r} failed: {next((line for line in lines if 'error' in line), lines[0])}"
+
+
+def inputs_of(
+    find: Callable[[FlatModel], list[nn.Conv2d]], model: FlatModel, x: Tensor
+) -> list[tuple[nn.Conv2d, Tensor]]:
+    """The layers that are found in this model, with what each is given where the model is applied to x."""
+    if not find(model):
+        return []
+    replica = model.replica()  # the hooks are put on a copy
+    seen: list[tuple[nn.Conv2d, Tensor]] = []
+    for layer in find(replica):
+        layer.register_forward_pre_hook(lambda layer, given: seen.append((layer, given[0])))
+    replica.module.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        replica.module(x)
+    return seen
 
 
 def ordinary(*parts: Any) -> bool:
