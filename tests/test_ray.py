@@ -207,11 +207,13 @@ import secrets, os, shutil
 import fedkeel as fk, torch
 from fedkeel.engine.ray import short_folder, the_library
 from fedkeel.toys import toy
-os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+folder = short_folder()
+# Ray notes the newest cluster's address below this directory, and does not make it.
+os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+os.makedirs(os.path.join(folder, "ray"))
 the_library()
 from ray.cluster_utils import Cluster
 settings = {"include_dashboard": False, "object_store_memory": STORE * 2**20, "node_ip_address": "127.0.0.2"}
-folder = short_folder()
 cluster = Cluster(True, head_node_args={"num_cpus": 0, "temp_dir": folder, **settings})
 nodes = [cluster.add_node(num_cpus=1, **settings), cluster.add_node(num_cpus=1, **settings)]
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +20,7 @@ from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
 from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
 from fedkeel.lab.reproduce.picture import curves
 from fedkeel.lab.reproduce.progress import Progress
-from fedkeel.lab.reproduce.record import Record, Wanted
+from fedkeel.lab.reproduce.record import Record, Wanted, commit
 from fedkeel.lab.reproduce.verdict import counted, gain, judge, per_seed, verdict
 from fedkeel.lab.stats import Arm, Gain
 from fedkeel.lab.study import Study
@@ -262,6 +263,27 @@ def test_seeds_that_are_still_to_come_are_said_beside_a_verdict():
     arms = {"base": reaching(30, 30, 30), "gel": reaching(20, 20), "long": reaching(1, 1, 1)}
     (judged,) = judge(made_up(arms))
     assert judged.verdict is not None and judged.note == "2 of 3 seeds so far"
+
+
+def test_the_commit_of_a_record_is_marked_where_the_package_differs_and_nowhere_else(tmp_path: Path):
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *words], check=True)
+
+    package, page = tmp_path / "src", tmp_path / "docs.md"
+    package.mkdir()
+    (package / "code.py").write_text("")
+    git("init", "--quiet")
+    assert commit(package) == "unknown"  # nothing is committed yet
+    git("add", ".")
+    git("commit", "--quiet", "--message=one")
+    page.write_text("a result\n")
+    commit.cache_clear()
+    clean = commit(package)
+    assert len(clean) >= 7 and "dirty" not in clean
+    (package / "more.py").write_text("")
+    commit.cache_clear()
+    assert commit(package) == f"{clean}-dirty"
+    commit.cache_clear()
 
 
 def test_the_committed_pages_are_what_the_records_and_files_give(tmp_path: Path):

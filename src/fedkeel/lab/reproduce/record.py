@@ -23,6 +23,7 @@ COLUMNS = (
     "round", "accuracy", "loss", "validation_accuracy", "validation_loss", "train_loss", "gradients", "samples",
     "bytes_down", "bytes_up", "lr", "epochs", "batch_size", "sim_seconds", "late", "lost",
 )  # fmt: skip
+PACKAGE = Path(__file__).parents[2]
 FREE = ("checkpoint_every", "compile", "engine", "device")  # may differ: they change speed, or the last bits
 
 
@@ -129,8 +130,17 @@ def _value(text: str) -> float | None:
 
 
 @cache
-def commit() -> str:
-    """The commit of the source, with a mark where files differ from it; "unknown" outside a repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+def commit(package: Path = PACKAGE) -> str:
+    """The commit of the source, with a mark where the package differs from it; "unknown" outside a repository.
+
+    Files elsewhere do not matter: a study writes its own records and pages into the checkout.
+    """
+    head, changed = (_git(package, *words) for words in (("rev-parse", "--short", "HEAD"), ("status", "--short", ".")))
+    if head is None:
+        return "unknown"
+    return f"{head}-dirty" if changed else head
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
