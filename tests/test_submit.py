@@ -16,7 +16,8 @@ from fedkeel.cli import main
 from fedkeel.files import read_json, write_json
 from fedkeel.lab import submit
 
-COMMAND = ["run", "synthetic", "fedavg", "gel", "--rounds", "60", "--checkpoint-every", "5"]
+ROUNDS = 600  # seconds of training, so that a job is still at work when its first checkpoint has been seen
+COMMAND = ["run", "synthetic", "fedavg", "gel", "--rounds", str(ROUNDS), "--checkpoint-every", "5"]
 
 
 def test_a_missing_submitit_says_how_to_install_it(
@@ -54,16 +55,18 @@ def test_the_queue_is_asked_without_slurms_accounting(tmp_path: Path, monkeypatc
     assert submit.states(out) == [("gel #0", "not begun (running)"), ("gel #1", "not begun (not in the queue)")]
 
 
-def working_on(folder: Path) -> list[int]:
-    """The processes in which jobs of this array run."""
-    found = []
+def working_on(folder: Path) -> dict[str, int]:
+    """The processes in which jobs of this array run, by the job's number."""
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_text()
+            environment = (process / "environ").read_text().split("\0")
         except OSError:  # it has ended
             continue
         if "submitit.core._submit" in line and str(folder) in line:
-            found.append(int(process.name))
+            names = [each.partition("=")[2] for each in environment if each.startswith("SUBMITIT_LOCAL_JOB_ID=")]
+            found |= dict.fromkeys(names, int(process.name))  # none, if it ended meanwhile
     return found
 
 
@@ -76,25 +79,27 @@ def test_a_job_that_is_preempted_goes_on_and_ends_with_the_bits_of_a_local_run(
     pytest.importorskip("submitit")
     out = tmp_path / "runs"
     assert main(["submit", "local", "--minutes", "10", "--", *COMMAND, "--out", str(out)]) == 0
-    assert len(read_json(submit.beside(out) / submit.ARRAY)["jobs"]) == 2
-    end, preempted = time.monotonic() + 200, False
+    jobs = read_json(submit.beside(out) / submit.ARRAY)["jobs"]
+    assert len(jobs) == 2
+    end = time.monotonic() + 200
+    waiting = {job["job"]: out / job["folder"] / "checkpoint" for job in jobs}
     try:
         while sum("done (" in state for _, state in submit.states(out)) < 2:
             assert time.monotonic() < end
-            if not preempted and all((out / name / "seed-0" / "checkpoint").exists() for name in ("fedavg", "gel")):
-                for process in working_on(submit.beside(out)):  # as SLURM does before the end of a job's time
-                    os.kill(process, signal.SIGUSR2)
-                    preempted = True
-            time.sleep(0.2)
+            working = working_on(submit.beside(out))
+            for job in [job for job, checkpoint in waiting.items() if job in working and checkpoint.exists()]:
+                os.kill(working[job], signal.SIGUSR2)  # as SLURM does before the end of a job's time
+                del waiting[job]
+            time.sleep(0.05)
     finally:
-        for process in working_on(submit.beside(out)):
+        for process in working_on(submit.beside(out)).values():
             os.kill(process, signal.SIGKILL)
     logs = "".join(file.read_text() for file in (submit.beside(out) / "logs").glob("*_log.*"))
-    assert preempted and logs.count("Requeued job") >= 1
+    assert not waiting and logs.count("Requeued job") >= 1
     assert main(["submit", "status", str(out)]) == 0
     assert "fedavg #0" in capsys.readouterr().out
     assert main(["resume", str(out)]) == 0  # gathers
     assert (out / "summary.json").exists()
     for name in ("fedavg", "gel"):
-        straight = fk.train(fk.tasks.synthetic(), name, rounds=60)
+        straight = fk.train(fk.tasks.synthetic(), name, rounds=ROUNDS)
         assert torch.equal(fk.load(out / name / "seed-0").params, straight.params)
