@@ -16,6 +16,7 @@ from rich.console import Console
 from fedkeel import recipes
 from fedkeel.cli import main
 from fedkeel.errors import InputError
+from fedkeel.files import read_json
 from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
 from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
 from fedkeel.lab.reproduce.picture import curves
@@ -537,6 +538,22 @@ def test_the_time_left_is_that_of_runs_that_are_not_known(tmp_path: Path):
         list(carry_out(made, place, progress.row))
     assert progress.total == total and progress.done == pytest.approx(total)
     assert len(text.getvalue().splitlines()) == 3 and "0:00:00 left" in text.getvalue().splitlines()[-1]
+
+
+def test_processes_give_the_records_that_this_one_gives(tmp_path: Path):
+    arms = {"tuned": {"run": "fedavg", "grid": {"lr": [0.1, 1.0, 10.0]}}, "plain": "gel"}
+    made = tiny(arms=arms, controls=[], paper={}, claims=[], metric="last", tuning_seed=9)
+    records = {}
+    for jobs in (1, 2):
+        place = Place(made, tmp_path / str(jobs))
+        left = estimate.left(made, place, jobs=jobs)
+        assert left[0].seconds == pytest.approx(sum(map(left[0].seconds_of, left[0].runs)) / jobs)
+        with Progress(left, Console(file=io.StringIO())) as progress:
+            list(carry_out(made, place, progress.row, jobs=jobs))
+        assert len(progress.ended) == 7 and progress.done == pytest.approx(progress.total)
+        files = {file.relative_to(place.records): read_json(file) for file in place.records.rglob("*.json")}
+        records[jobs] = {name: document | {"wall_seconds": 0} for name, document in files.items()}
+    assert len(records[1]) == 7 and records[1] == records[2]
 
 
 def test_a_panel_can_have_devices_and_end_by_the_clock(tmp_path: Path):

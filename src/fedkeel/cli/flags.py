@@ -60,6 +60,21 @@ def add_ui(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ui", action="store_true", help="serve a live page of the run, on this machine only")
 
 
+def add_jobs(parser: argparse.ArgumentParser, default: str) -> None:
+    """The flag for runs side by side."""
+    parser.add_argument("--jobs", type=int, metavar="N", help=f"processes, each with a whole run at a time; {default}")
+
+
+def jobs(arguments: argparse.Namespace, command: str) -> int | None:
+    """The number of processes that the user asked for."""
+    from ..errors import check
+    from ..ranges import WORKERS
+
+    wanted: int | None = arguments.jobs
+    check(wanted is None or wanted in WORKERS, command, "jobs", str(WORKERS), wanted)
+    return wanted
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The flags for the output."""
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")

@@ -39,6 +39,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
     parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, cuda or mps")
+    flags.add_jobs(parser, "default one per core")
     parser.add_argument("--engine", metavar="ray[:KEY=VALUE,...]", help="spread the runs over a cluster of Ray")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where pages and records are; default: no page")
@@ -78,6 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from ..engine.threads import cores
     from ..errors import InputError
     from ..lab.reproduce import estimate, index, page, plan
     from ..lab.reproduce.carry_out import Place, carry_out, read
@@ -91,12 +93,13 @@ def _run(arguments: argparse.Namespace) -> int:
     made = plan.chosen(whole, arguments.panel, arguments.seeds, arguments.arm)
     place = Place(made, arguments.runs, arguments.out, arguments.compile, arguments.device)
     messages.print("Measuring how long a round takes ...", style="dim")
-    left = estimate.left(made, place, refuses=not arguments.dry_run)
+    jobs = flags.jobs(arguments, "reproduce") or cores()
+    left = estimate.left(made, place, not arguments.dry_run, jobs)
     if arguments.dry_run:
         _show(made, left, Console(), arguments.json)
         return 0
     with Progress(left, messages) as progress:
-        measured = list(carry_out(made, place, progress.row, arguments.engine))
+        measured = list(carry_out(made, place, progress.row, arguments.engine, jobs))
     if arguments.out is not None:
         all_panels = list(read(whole, place))  # also those that were run before
         messages.print(f"Written to {index.write_page(whole, all_panels, arguments.out)}", style="dim", soft_wrap=True)
@@ -120,7 +123,7 @@ def _show(plan: Plan, left: Sequence[Left], console: Any, as_json: bool) -> None
         row |= {"to run": len(one.runs), "rounds": None, "steps": None, "hours": None}
         if not one.missing:
             row |= {"rounds": sum(map(one.rounds_of, one.runs)), "steps": one.steps}
-            row["hours"] = round(one.seconds / 3600, 2)
+            row["hours"] = float(f"{one.seconds / 3600:.2g}")  # of a short study they are few
         rows.append(row)
     if as_json:
         print(json.dumps({"name": plan.name, "panels": rows}))

@@ -15,6 +15,7 @@ def add_command(commands: Any) -> None:
     resume = flags.add_command(commands, "resume", do, "continue a run or a comparison that was stopped")
     resume.add_argument("folder", metavar="DIR", type=Path, help="its directory: runs/TASK-TIME, or that of --out")
     resume.add_argument("--engine", metavar="ENGINE", help="go on at another place, such as ray:address=auto or auto")
+    flags.add_jobs(resume, "default 1, for a sweep one per core")
     flags.add_ui(resume)
     flags.add_output(resume)
 
@@ -25,6 +26,7 @@ def do(arguments: argparse.Namespace) -> int:
     from ..lab.study import Study
     from . import run, sweep
 
+    flags.jobs(arguments, "resume")  # refused before anything is read
     config = read_json(arguments.folder / "config.json")
     if "sweep" in config:
         config |= {} if arguments.engine is None else {"engine": arguments.engine}

@@ -38,6 +38,7 @@ def add_command(commands: Any) -> None:
     run.add_argument(
         "--track", metavar="NAME[:DIR]", action="append", default=[], help="send rows to tensorboard, mlflow or wandb"
     )
+    flags.add_jobs(run, "default 1, which has all cores")
     flags.add_ui(run)
     flags.add_settings(run)
 
@@ -47,6 +48,10 @@ def do(arguments: argparse.Namespace) -> int:
     from ..run.folder import check_new, new_folder
 
     study = replace(_study(arguments), track=arguments.track)
+    if study.track and (flags.jobs(arguments, "run") or 1) > 1:
+        raise InputError(
+            "Runs that are carried out side by side send nothing to trackers; leave out --track or --jobs."
+        )
     out = arguments.out or flags.new_place(study.task)
     check_new(out, arguments.overwrite)
     task = study.made_task()
@@ -89,7 +94,7 @@ def carry_out(study: Study, out: Path, arguments: argparse.Namespace) -> int:
     flags.say_preparation(study.task, study)
     with Watching(study, messages, arguments.verbose) as watching, _live_page(out, arguments.ui, messages):
         try:
-            arms = studies.carry_out(study, out, watching.row, watching.began)
+            arms = studies.carry_out(study, out, watching.row, watching.began, flags.jobs(arguments, "run") or 1)
         except KeyboardInterrupt:
             watching.stop()
             interrupted = f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}"

@@ -38,7 +38,7 @@ def add_command(commands: Any) -> None:
     sweep.add_argument("algorithm", metavar="ALGORITHM", help="for example fedavgcm+gel")
     sweep.add_argument("others", nargs="*", help=argparse.SUPPRESS)  # refused with what to do
     sweep.add_argument("--grid", metavar="KEY=VALUES", nargs="+", required=True, help="lr=0.01,0.1, or lr=0.001..1")
-    sweep.add_argument("--jobs", type=int, metavar="N", help="processes, default one per core")
+    flags.add_jobs(sweep, "default one per core")
     sweep.add_argument("--by", metavar="NAME", help=f"what a cell is chosen by: {', '.join(BY)}; default the first")
     sweep.add_argument("--optuna", type=int, metavar="N", help="search with N trials (needs optuna)")
     sweep.add_argument("--png", type=Path, metavar="FILE", help="write the heat map as a picture (needs matplotlib)")
@@ -48,11 +48,10 @@ def add_command(commands: Any) -> None:
 def do(arguments: argparse.Namespace) -> int:
     """`fedkeel sweep TASK ALGORITHM --grid ...`."""
     from ..engine.threads import cores
-    from ..errors import InputError, check
+    from ..errors import InputError
     from ..lab.report import heatmap
     from ..lab.sweep.grid import Grid
     from ..lab.sweep.run import configuration
-    from ..ranges import WORKERS
     from ..run.folder import new_folder
 
     if arguments.others:
@@ -60,15 +59,14 @@ def do(arguments: argparse.Namespace) -> int:
             f"A sweep takes one algorithm. Sweep {arguments.algorithm} and {', '.join(arguments.others)} each on its "
             "own, then compare the best of each by fedkeel run."
         )
-    check(arguments.jobs is None or arguments.jobs in WORKERS, "sweep", "jobs", str(WORKERS), arguments.jobs)
+    jobs = flags.jobs(arguments, "sweep") or cores()
     grid = Grid.parse(arguments.algorithm, arguments.grid)
     if arguments.png is not None:
         if len(grid.keys) > 2:
             raise InputError("--png draws one or two keys; leave it out.")
         heatmap.figures()
-    batch = arguments.jobs or cores()
     study = flags.study_of(arguments, [arguments.algorithm])
-    config = configuration(study, grid, arguments.by, arguments.optuna, batch)
+    config = configuration(study, grid, arguments.by, arguments.optuna, jobs)
     out = arguments.out or flags.new_place(study.task)
     if arguments.overwrite or not _same_sweep(config, out):
         new_folder(out, arguments.overwrite)
@@ -130,7 +128,7 @@ def go_on(config: dict[str, Any], out: Path, arguments: argparse.Namespace) -> i
             progress.update(line, completed=len(ended), latest=f"{item[0]} #{item[1]} {status}")
 
         try:
-            choice = carry_out(config, out, getattr(arguments, "jobs", None) or cores(), show)
+            choice = carry_out(config, out, flags.jobs(arguments, "sweep") or cores(), show)
         except KeyboardInterrupt:
             progress.stop()
             interrupted = f"Interrupted; nothing is lost. Continue with: fedkeel resume {out}"

@@ -1,7 +1,8 @@
-"""Whole runs spread over a cluster: each of them in one process of Ray, in the directory it would have here.
+"""Whole runs side by side, each in the directory it would have otherwise: in processes of this machine, or of a cluster
+by Ray.
 
-The machines of the cluster must see the same file system. A run whose process dies is continued from its checkpoint by
-another one, as `fedkeel resume` does.
+The machines of a cluster must see the same file system. A run whose process dies there is continued from its checkpoint
+by another one, as `fedkeel resume` does.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..engine.packing import Packed, pack, unpack
 from ..engine.places import place_of
@@ -19,13 +21,21 @@ from ..engine.ray import STORE, Cluster, Ray
 from ..errors import FedkeelError, InputError, one_line
 from ..run.folder import HISTORY
 from ..run.history import Row
+from ..task import Task
+from . import processes
+from .processes import End, Look, Stop, Work, do, outcome
 from .study import Study, one_run
 
 Item = tuple[str, int, str]  # algorithm, seed, folder
 Tell = Callable[[Item, str], Any]  # called with each run that has ended, and how it ended
 Watch = Callable[[str, int, Row], Any]  # sees (algorithm, seed, row)
 TRIES = 3  # processes that may die before a run is given up
-PAUSE = 1.0  # seconds between two looks at the histories
+
+
+class Carry(Protocol):
+    """Carries out jobs side by side, as `processes.carry_out` does with a number of processes."""
+
+    def __call__(self, work: Work, jobs: Sequence[Any], end: End, look: Look, names: Sequence[str]) -> None: ...
 
 
 def is_spread(engine: str) -> bool:
@@ -33,15 +43,39 @@ def is_spread(engine: str) -> bool:
     return engine.partition(":")[0] == "ray"
 
 
+def by(engine: str | None, jobs: int, runs: int) -> Carry | None:
+    """What carries out so many runs side by side: the cluster that an engine names, or so many processes; None where
+    this process does, with all its cores.
+    """
+    if engine is not None and is_spread(engine):
+        return partial(carry_out, engine)
+    return partial(processes.carry_out, jobs) if min(jobs, runs) > 1 else None
+
+
+@dataclass
+class Runs:
+    """The runs of a study in another process, one after the other; their task is made once."""
+
+    study: Study
+    task: Task | None = None
+
+    def __call__(self, item: Item, stop: Stop) -> str:
+        text, seed, folder = item
+        self.task = self.task or self.study.made_task()
+        return one_run(self.study, self.task, text, seed, Path(folder), stop)[1]
+
+
 def run_all(
-    study: Study, todo: Sequence[Item], tell: Tell = lambda item, status: None, watch: Watch | None = None
+    study: Study,
+    todo: Sequence[Item],
+    jobs: int = 1,
+    tell: Tell = lambda item, status: None,
+    watch: Watch | None = None,
 ) -> None:
     """Carry out these runs side by side, each with one worker; watch sees the newest row of each."""
     if study.track:
-        raise InputError("Runs that are spread over a cluster send nothing to trackers; leave out --track.")
-    here = replace(study, engine=mode_of(study), workers=1)
+        raise InputError("Runs side by side send nothing to trackers; leave out --track.")
     todo = [(text, seed, str(Path(folder).resolve())) for text, seed, folder in todo]
-    jobs = [(one_study, here, item) for item in todo]
 
     def look(index: int) -> None:
         text, seed, folder = todo[index]
@@ -52,20 +86,11 @@ def run_all(
         look(index)
         tell(todo[index], status)
 
-    carry_out(study.engine, jobs, end, look, [f"{text}, seed {seed}" for text, seed, _ in todo])
-
-
-def mode_of(study: Study) -> str:
-    """The mode of the local engine that each run has on its machine."""
-    place = place_of(study.engine)
-    assert isinstance(place, Ray)
-    return place.mode
-
-
-def one_study(study: Study, item: Item) -> str:
-    """What a process of the cluster does; gives how the run ended."""
-    text, seed, folder = item
-    return one_run(study, study.made_task(), text, seed, Path(folder), lambda *row: None)[1]
+    place, here = study.place(), replace(study, workers=1)
+    if isinstance(place, Ray):  # each run has the local engine of its machine
+        here = replace(here, engine=place.mode, elsewhere=None)
+    carry = by(place.name, jobs, len(todo)) or partial(processes.carry_out, 1)
+    carry(Runs(here), todo, end, look, [f"{text}, seed {seed}" for text, seed, _ in todo])
 
 
 def newest_row(folder: Path) -> Row | None:
@@ -76,20 +101,14 @@ def newest_row(folder: Path) -> Row | None:
     return None
 
 
-def carry_out(
-    engine: str,
-    jobs: Sequence[tuple[Any, ...]],
-    end: Callable[[int, str], None],
-    look: Callable[[int], None],
-    names: Sequence[str],
-) -> None:
-    """Call `job[0](*job[1:])` for all jobs on the cluster that the engine names, one job per core at a time."""
+def carry_out(engine: str, work: Work, jobs: Sequence[Any], end: End, look: Look, names: Sequence[str]) -> None:
+    """Call `work` for all jobs on the cluster that the engine names, one job per core at a time."""
     with connected(engine) as (ray, place):
-        remote = ray.remote(do).options(num_cpus=1, num_gpus=place.gpus_per_worker, max_retries=TRIES - 1)
-        left = {remote.remote(pack(job)): index for index, job in enumerate(jobs)}
+        remote = ray.remote(_do).options(num_cpus=1, num_gpus=place.gpus_per_worker, max_retries=TRIES - 1)
+        left = {remote.remote(pack((work, job))): index for index, job in enumerate(jobs)}
         try:
             while left:
-                ready, _ = ray.wait(list(left), timeout=PAUSE)
+                ready, _ = ray.wait(list(left), timeout=processes.PAUSE)
                 for index in left.values():
                     look(index)
                 for ref in ready:
@@ -114,22 +133,12 @@ def connected(engine: str) -> Iterator[tuple[Any, Ray]]:
 
 def _outcome(ray: Any, ref: Any, name: str) -> str:
     try:
-        kind, text = ray.get(ref)
+        return outcome(ray.get(ref), name)
     except ray.exceptions.RayError as error:
         raise FedkeelError(f"{name}: its process died {TRIES} times: {one_line(error)[-300:]}") from error
-    if kind == "stopped":  # by a file `stop` in its folder: the other runs are not wanted either
-        raise KeyboardInterrupt
-    if kind != "ended":
-        raise (InputError if kind == "input" else FedkeelError)(f"{name}: {text}")
-    return str(text)
 
 
-def do(packed: Packed) -> tuple[str, str]:
-    """A job in a process of the cluster: (what happened, what it says)."""
-    try:
-        function, *arguments = unpack(packed)
-        return "ended", str(function(*arguments))
-    except KeyboardInterrupt:
-        return "stopped", ""
-    except (FedkeelError, OSError) as error:
-        return "input" if isinstance(error, InputError) else "failed", str(error)
+def _do(packed: Packed) -> tuple[str, str]:
+    """A job in a process of the cluster."""
+    work, job = unpack(packed)
+    return do(work, job, lambda *row: False)

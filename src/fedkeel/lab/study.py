@@ -192,8 +192,10 @@ Watch = Callable[[str, int, Row], Any]  # sees (algorithm, seed, row)
 Began = Callable[[dict[str, Any]], None]  # sees the configuration of a run that starts or goes on
 
 
-def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
-    """Run, resume or just read every run of the study; runs that are done are not run again."""
+def carry_out(study: Study, out: Path, watch: Watch, began: Began, jobs: int = 1) -> list[Arm]:
+    """Run, resume or just read every run of the study; runs that are done are not run again. jobs: processes that carry
+    out whole runs side by side.
+    """
     task = study.made_task()
     study.check(task)
     study = study.probed(task)
@@ -203,7 +205,7 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
         if not study.single:
             write_json(out / CONFIG, study.config())
         if not study.single:
-            spread_out(study, out, watch)
+            spread_out(study, out, watch, jobs)
         runs: dict[str, list[tuple[int, History, str]]] = {text: [] for text in study.algorithms}
         for text, seed, folder in study.plan():
             runs[text].append((seed, *one_run(study, task, text, seed, out / folder, watch, began)))
@@ -214,18 +216,17 @@ def carry_out(study: Study, out: Path, watch: Watch, began: Began) -> list[Arm]:
     return made
 
 
-def spread_out(study: Study, out: Path, watch: Watch) -> None:
-    """With the engine ray, carry out all runs that have not ended over the cluster, each of them in one process."""
+def spread_out(study: Study, out: Path, watch: Watch, jobs: int) -> None:
+    """With the engine ray or several jobs, carry out all runs that have not ended, each in one process."""
     from . import spread  # which carries out studies
 
-    engine = study.place().name
-    if spread.is_spread(engine):
-        todo = []
-        for text, seed, folder in study.plan():
-            known = known_run(study, text, seed, out / folder)
-            if known is None or known.status == "stopped":
-                todo.append((text, seed, str(out / folder)))
-        spread.run_all(replace(study, engine=engine, elsewhere=None), todo, watch=watch)
+    todo = []
+    for text, seed, folder in study.plan():
+        known = known_run(study, text, seed, out / folder)
+        if known is None or known.status == "stopped":
+            todo.append((text, seed, str(out / folder)))
+    if spread.by(study.place().name, jobs, len(todo)) is not None:
+        spread.run_all(study, todo, jobs, watch=watch)
 
 
 def finished(out: Path) -> tuple[Study, list[Arm]]:

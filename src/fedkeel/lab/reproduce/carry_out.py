@@ -15,6 +15,7 @@ from ...files import read_json, remove_leftovers, write_json
 from ...run.history import History, Row
 from ...task import Task
 from .. import spread
+from ..processes import Stop
 from ..stats import Arm
 from ..study import Study, one_run
 from ..sweep.grid import VALIDATION, Choice, Grid
@@ -106,9 +107,9 @@ class Place:
         return record
 
 
-def carry_out(plan: Plan, place: Place, watch: Watch, engine: str | None = None) -> Iterator[Measured]:
-    """Run the panels one after the other, in each one seed after the other; with an engine such as "ray", all runs that
-    do not depend on others side by side.
+def carry_out(plan: Plan, place: Place, watch: Watch, engine: str | None = None, jobs: int = 1) -> Iterator[Measured]:
+    """Run the panels one after the other, in each one seed after the other; with an engine such as "ray", or several
+    jobs, all runs that do not depend on others side by side, each in one process.
     """
     choices: dict[str, Choices] = {}
     with nullcontext() if engine is None else spread.connected(engine):
@@ -119,28 +120,33 @@ def carry_out(plan: Plan, place: Place, watch: Watch, engine: str | None = None)
                 return place.run(wanted, task, watch)
 
             def ahead(some: Sequence[Wanted], panel: Panel = panel) -> None:
-                if engine is not None:
-                    _side_by_side(engine, place, panel, some, watch)
+                todo = [wanted for wanted in some if place.known(wanted) is None]
+                if (carry := spread.by(engine, jobs, len(todo))) is not None:
+                    _side_by_side(carry, place, panel, todo, watch)
 
             yield _measure(panel, choices, run, ahead)
 
 
-def _side_by_side(engine: str, place: Place, panel: Panel, some: Sequence[Wanted], watch: Watch) -> None:
-    """Carry out these runs over the cluster, where they are not known."""
-    todo = [wanted for wanted in some if place.known(wanted) is None]
+def _side_by_side(carry: spread.Carry, place: Place, panel: Panel, todo: Sequence[Wanted], watch: Watch) -> None:
+    """Carry out these runs, each in one process."""
 
     def look(index: int) -> None:
         if (row := spread.newest_row(place.runs / todo[index].place)) is not None:
             watch(todo[index], row)
 
     names = [f"{wanted.text}, seed {wanted.seed}" for wanted in todo]
-    spread.carry_out(engine, [(_one, place, panel, wanted) for wanted in todo], lambda i, status: look(i), look, names)
+    carry(_Runs(place, Lazy(panel)), todo, lambda index, status: look(index), look, names)
 
 
-def _one(place: Place, panel: Panel, wanted: Wanted) -> str:
-    """What a process of the cluster does."""
-    alone = replace(wanted, study=replace(wanted.study, workers=1))
-    return place.run(alone, Lazy(panel), lambda wanted, row: None).status
+@dataclass
+class _Runs:
+    """The runs of a panel in another process, one after the other."""
+
+    place: Place
+    task: Lazy
+
+    def __call__(self, wanted: Wanted, stop: Stop) -> str:
+        return self.place.run(replace(wanted, study=replace(wanted.study, workers=1)), self.task, stop).status
 
 
 def read(plan: Plan, place: Place) -> Iterator[Measured]:
@@ -153,7 +159,9 @@ def read(plan: Plan, place: Place) -> Iterator[Measured]:
 def _measure(panel: Panel, choices: dict[str, Choices], obtain: Obtain, ahead: Ahead = lambda some: None) -> Measured:
     """The runs of a panel, as far as they can be obtained."""
     if panel.tuned_on is None:
-        tuned = {arm.name: _tune(panel, arm, obtain, ahead) for arm in panel.arms.values() if arm.tuned}
+        grids = [arm for arm in panel.arms.values() if arm.tuned]
+        ahead([tuning_run(panel, arm, text) for arm in grids for text in arm.texts()])
+        tuned = {arm.name: _tune(panel, arm, obtain, ahead) for arm in grids}
         choices[panel.name] = {name: choice for name, choice in tuned.items() if choice is not None}
     elif panel.tuned_on not in choices:
         raise InputError(f"The rates of '{panel.name}' are chosen in '{panel.tuned_on}': run it, too.")

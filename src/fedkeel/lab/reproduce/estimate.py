@@ -37,6 +37,7 @@ class Left:
     known: int
     costs: Mapping[str, Cost] = field(default_factory=dict)  # by arm, of those that have a run left or a grid to extend
     missing: str = ""  # why it cannot be run here; it then has no costs
+    jobs: int = 1  # runs that go on at the same time
 
     def rounds_of(self, wanted: Wanted) -> int:
         """The rounds of a run; of one that ends by the clock, estimated."""
@@ -54,7 +55,8 @@ class Left:
 
     @property
     def seconds(self) -> float:
-        return sum(map(self.seconds_of, self.runs))
+        """How long it takes until all have ended."""
+        return sum(map(self.seconds_of, self.runs)) / min(self.jobs, max(1, len(self.runs)))
 
     @property
     def steps(self) -> int:
@@ -62,16 +64,16 @@ class Left:
         return round(sum(self.costs[wanted.arm].steps * self.rounds_of(wanted) for wanted in self.runs))
 
 
-def left(plan: Plan, place: Place, refuses: bool = True) -> list[Left]:
+def left(plan: Plan, place: Place, refuses: bool = True, jobs: int = 1) -> list[Left]:
     """Of every panel what is left. What cannot run here, such as a task without its data, is refused or noted."""
-    return [_left(measured, place, refuses) for measured in read(plan, place)]
+    return [_left(measured, place, refuses, jobs) for measured in read(plan, place)]
 
 
-def _left(measured: Measured, place: Place, refuses: bool) -> Left:
+def _left(measured: Measured, place: Place, refuses: bool, jobs: int) -> Left:
     panel = measured.panel
     wanted = [run.on(place.compile, place.device) for run in all_runs(panel, measured.choices)]
     todo = [run for run in wanted if place.known(run) is None]
-    found = Left(panel, todo, len(wanted) - len(todo))
+    found = Left(panel, todo, len(wanted) - len(todo), jobs=jobs)
     open_grids = {arm.name for arm in panel.arms.values() if arm.tuned} - set(measured.choices)  # may be extended
     first = {run.arm: run for run in reversed(wanted) if run in todo or run.arm in open_grids}
     if not first:
@@ -84,15 +86,17 @@ def _left(measured: Measured, place: Place, refuses: bool) -> Left:
         return replace(found, missing=str(error))
     for run in first.values():
         run.study.check(task)
-    return replace(found, costs={arm: _probe(run, task) for arm, run in first.items()})
+    workers = 1 if jobs > 1 else None
+    return replace(found, costs={arm: _probe(run, task, workers) for arm, run in first.items()})
 
 
-def _probe(wanted: Wanted, task: Task) -> Cost:
+def _probe(wanted: Wanted, task: Task, workers: int | None) -> Cost:
     """The costs of a run, from its first rounds. Those of asynchronous runs begin with arrivals that are all early."""
     algorithm, rounds = wanted.study.algorithm(wanted.text), PROBED
     if isinstance(algorithm.pace, Buffered):
         rounds *= math.ceil(algorithm.pace.inflight / algorithm.pace.buffer)
     study = replace(wanted.study, rounds=rounds, eval_every=rounds, eval_last=None, target=None, sim_seconds=None)
+    study = replace(study, workers=workers)
     ends: list[float] = []  # of round 0, which is an evaluation, ..., of the last round, which has another
     settings = study.run_config(wanted.seed).keywords() | {"engine": study.place()}
     settings["callbacks"] = [lambda row: ends.append(time.perf_counter())]

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import signal
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from ... import recipes
-from ...errors import FedkeelError, InputError, MissingExtra, check
+from ...errors import InputError, MissingExtra, check
 from ...files import write_json
 from ...ranges import REPEATS, Range
 from ...run.folder import locked
-from ...run.history import Row
-from ...run.signals import TERMINAL, handling
 from .. import spread
+from ..spread import Tell
 from ..stats import Arm
-from ..study import Study, finished, known_run, one_run
+from ..study import Study, finished, known_run
 from .grid import BY, LESS, VALIDATION, Cell, Choice, Grid, scored
 
 Config = dict[str, Any]
-Item = tuple[str, int, str]  # algorithm, seed, folder
-Tell = Callable[[Item, str], None]  # called with each run that has ended, and how it ended
 FAILED = 100.0  # the loss that a search takes for a trial that diverged
-PATIENCE = 60.0  # seconds a child has for the round it is in when all is stopped
 
 
 def configuration(study: Study, grid: Grid, by: str | None, trials: int | None, batch: int) -> Config:
@@ -111,10 +100,8 @@ def _run(config: Config, out: Path, jobs: int, tell: Tell) -> list[Arm]:
     for text, seed, folder in study.plan():
         item, known = (text, seed, str(out / folder)), known_run(study, text, seed, out / folder)
         todo.append(item) if known is None or known.status == "stopped" else tell(item, known.status)
-    if todo and spread.is_spread(study.engine):
-        spread.run_all(study, todo, tell)
-    elif todo:
-        run_all(config, todo, jobs, tell)
+    if todo:
+        spread.run_all(replace(study, why=config.get("engine_reason")), todo, jobs, tell)
     return finished(out)[1]
 
 
@@ -159,79 +146,3 @@ def _optuna() -> Any:
         raise MissingExtra("optuna", "optuna", "A search in ranges") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-def run_all(config: Config, todo: Sequence[Item], jobs: int, tell: Tell) -> None:
-    """Carry out these runs side by side in processes, each with one worker and one torch thread.
-
-    The parent talks to each child through a pipe and sends a run at a time. While a run goes on nothing is sent, so a
-    child that finds its pipe readable knows that it is to stop: the parent closed it, or is gone. Its run then ends
-    after the round, saved, and the next call continues it.
-    """
-    left, busy, children = deque(todo), dict[Connection, Item](), list[tuple[BaseProcess, Connection]]()
-    try:
-        for _ in range(min(jobs, len(todo))):
-            children.append(_start(config))
-            pipe = children[-1][1]
-            busy[pipe] = left.popleft()
-            pipe.send(busy[pipe])
-        while busy:
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                item = busy.pop(ready)
-                tell(item, _answer(ready, item))
-                if left:
-                    busy[ready] = left.popleft()
-                    ready.send(busy[ready])
-    finally:
-        for _, pipe in children:
-            pipe.close()
-        for process, _ in children:
-            process.join(PATIENCE)
-            if process.is_alive():
-                process.kill()
-                process.join()
-
-
-def _start(config: Config) -> tuple[BaseProcess, Connection]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(config, theirs), daemon=True)
-    # Ctrl-C goes to every process of a terminal. A child inherits that it is ignored, and is stopped by its pipe.
-    with handling(TERMINAL, signal.SIG_IGN):
-        process.start()
-    theirs.close()
-    return process, ours
-
-
-def _answer(pipe: Connection, item: Item) -> str:
-    try:
-        kind, text = pipe.recv()
-    except (EOFError, ConnectionResetError):
-        raise FedkeelError(f"The process of {item[0]}, seed {item[1]}, died; the other runs are kept.") from None
-    if kind == "stopped":  # by a file `stop` in its folder: the other runs are not wanted either
-        raise KeyboardInterrupt
-    if kind != "ended":
-        raise (InputError if kind == "input" else FedkeelError)(f"{item[0]}, seed {item[1]}: {text}")
-    return str(text)
-
-
-def _work(config: Config, pipe: Connection) -> None:
-    """What a child does: one run after the other, until its pipe closes."""
-    study = replace(Study.from_config(config), why=config.get("engine_reason"), workers=1)
-
-    def stop(algorithm: str, seed: int, row: Row) -> bool:
-        return pipe.poll()
-
-    with suppress(EOFError, OSError):
-        task = None
-        while True:
-            text, seed, folder = pipe.recv()
-            try:
-                task = task or study.made_task()
-                _, status = one_run(study, task, text, seed, Path(folder), stop)
-                pipe.send(("ended", status))
-            except KeyboardInterrupt:
-                pipe.send(("stopped", ""))
-            except (FedkeelError, OSError) as error:
-                pipe.send(("input" if isinstance(error, InputError) else "failed", str(error)))
