@@ -87,6 +87,7 @@ def test_targets_that_are_no_labels_leave_only_the_sizes(capsys):
     show.draw(task, Console())
     out = capsys.readouterr().out
     assert "label" not in out and "2 clients, 4 samples; sizes 2\nsamples per client\n" in out
+    assert "one to five epochs of the median client, batch 20: --budget 1:1\n" in out
 
 
 def test_without_matplotlib_the_command_to_install_it_is_named(tmp_path, monkeypatch):

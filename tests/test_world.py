@@ -96,6 +96,14 @@ def test_uniform_steps_are_uniform_with_both_ends():
     assert (abs(counts[4:] - 200) < 60).all()
 
 
+@pytest.mark.parametrize(
+    ("median", "batch_size", "budget"), [(22, 5, "4:22"), (161, 20, "8:40"), (33, 10, "3:17"), (1, 20, "1:1")]
+)
+def test_budgets_of_the_median_client_are_those_of_gels_table_3(median, batch_size, budget):
+    samples = [1, median, 1000]  # not the mean
+    assert str(fk.UniformSteps.of_epochs(1, 5, samples, batch_size)) == budget
+
+
 def test_a_budget_is_drawn_per_client_and_round_whoever_else_takes_part():
     budget = fk.UniformSteps(1, 10**6)
     some = budget.steps(Ask(0, 3, np.array([2, 7]), np.array([1, 1]), None))

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..errors import InputError
 from ..task import Task
+from ..world import UniformSteps
 from .describe import describe, holdings
 from .read.files import optional
 
@@ -25,8 +26,11 @@ def draw(task: Task, console: Console) -> None:
         lines.append(label_range((held > 0).sum(1), held.shape[1]))
         lines.append("labels by client (left to right); darker: a larger share of the client's samples")
         lines += shaded(held, console.width)
-    lines.append("samples per client")
-    console.print("\n".join([*lines, *bars(sizes)]), markup=False, highlight=False)
+    lines += ["samples per client", *bars(sizes)]
+    if task.batch_size is not None:
+        budget = UniformSteps.of_epochs(1, 5, sizes, task.batch_size)
+        lines.append(f"one to five epochs of the median client, batch {task.batch_size}: --budget {budget}")
+    console.print("\n".join(lines), markup=False, highlight=False)
 
 
 def label_range(own: NDArray[np.int64], labels: int) -> str:

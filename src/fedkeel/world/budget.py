@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import draws
 from ..errors import InputError, check
@@ -41,6 +42,19 @@ class UniformSteps:
         keep(self, STEPS_OR_ZERO, "low")
         keep(self, STEPS, "high")
         check(self.high >= self.low, self, "high", f"at least low, {self.low}", self.high)
+
+    @classmethod
+    def of_epochs(cls, low: int, high: int, samples: ArrayLike, batch_size: int) -> UniformSteps:
+        """From `low` to `high` epochs of the median client; GEL with Adam (2021) has one to five.
+
+        samples: those of every client. Both ends are rounded, which gives the ranges of the paper's Table 3; its text
+        has u_m = ceil(n_m / B) and 5 u_m, which would be 9 to 45 here.
+
+        >>> UniformSteps.of_epochs(1, 5, samples=[50, 161, 300], batch_size=20)
+        UniformSteps(low=8, high=40)
+        """
+        steps = float(np.median(np.asarray(samples))) / batch_size
+        return cls(max(1, math.floor(low * steps + 0.5)), max(1, math.floor(high * steps + 0.5)))
 
     @property
     def expected(self) -> int:
