@@ -366,6 +366,17 @@ def test_a_record_is_small_whole_and_of_its_own_run(tmp_path: Path):
         Record.read(file, wanted)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_panel_whose_runs_were_compiled_has_compile_in_its_commands(tmp_path: Path, compiled: bool):
+    made = tiny()
+    place = Place(made, tmp_path / "runs", tmp_path, compile=compiled)
+    list(carry_out(made, place, Rows()))
+    measured = list(carry_out(made, Place(made, tmp_path / "runs", tmp_path), Rows()))  # read, not run again
+    assert {record.compiled for one in measured for record in one.records} == {compiled}
+    commands = [line for line in page.page(made, measured).splitlines() if line.startswith("fedkeel run")]
+    assert commands and all(line.endswith(" --compile") == compiled for line in commands)
+
+
 def test_a_stopped_study_goes_on_to_the_same_figures(tmp_path: Path):
     made = tiny()
 

@@ -348,6 +348,17 @@ def test_fashion_mnist_trains_from_its_official_files(real):
     assert fk.train(task, "fedavg:lr=0.1", fk.World(cohort=10), rounds=5).history[-1]["accuracy"] > 0.65
 
 
+def test_pixels_of_mnist_are_centred_and_scaled_as_in_the_code_of_delta_sgd(real):
+    real("mnist")
+    standard, unit = (fk.tasks.mnist(clients=20, scale=scale).data for scale in ("standard", "unit"))
+    x, plain = standard.x.double(), unit.x.double()
+    assert (float(plain.min()), float(plain.max())) == (0, 1)
+    assert torch.allclose(x, (plain - 0.1307) / 0.3081, atol=1e-6)
+    raw = (255 * unit.test[0][:5]).round().to(torch.uint8)
+    for data in (standard, unit):  # what an exported model does with raw pixels
+        assert torch.allclose(data.scaling.inputs(raw), data.test[0][:5], atol=1e-6)
+
+
 def test_mnist_belongs_to_its_539_writers(real):
     real("mnist", "qmnist")
     task = fk.tasks.mnist_writers()

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ..data import FederatedData, read, store
-from ..data.scaling import PIXELS
+from ..data.scaling import PIXELS, Scaling
 from ..errors import InputError
 from ..models import MODELS
 from ..task import Task, cross_entropy
@@ -16,26 +16,33 @@ from .naming import Name, named, takes_model
 from .splitting import Pair, dealt, labels
 
 Net = Literal["deltasgd_cnn", "gel_cnn", "fathom_cnn", "mnist_mlp", "softmax_regression", "exit_net"]
+Scale = Literal["standard", "unit"]
+# Mean and deviation of MNIST's training pixels, on the scale 0..1; the Delta-SGD code uses them for Fashion-MNIST, too.
+MEAN, STD = 0.1307, 0.3081
+STANDARD = Scaling((255 * MEAN,), (255 * STD,), PIXELS.what)
 
 
 @takes_model
 def mnist(
     alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
-    seed: int = 0,
+    seed: int = 0, scale: Scale = "standard",
 ) -> Task:  # fmt: skip
-    """MNIST in the setting of the Delta-SGD paper: 100 clients of 500 digits, batches of 64, one local epoch."""
+    """MNIST in the setting of the Delta-SGD paper: 100 clients of 500 digits, batches of 64, one local epoch.
+
+    scale: "standard" centres and scales pixels by MNIST's mean and deviation; "unit" leaves them from 0 to 1.
+    """
     name = named(mnist, locals())
-    return _task(name, _data(store.folder("mnist"), alpha, clients, partition, seed), model)
+    return _task(name, _data(store.folder("mnist"), alpha, clients, partition, scale, seed), model)
 
 
 @takes_model
 def fmnist(
     alpha: float = 0.1, clients: int = 100, partition: str = "dirichlet_repeated", model: Net = "deltasgd_cnn",
-    seed: int = 0,
+    seed: int = 0, scale: Scale = "standard",
 ) -> Task:  # fmt: skip
     """Fashion-MNIST in the setting of the Delta-SGD paper, as `mnist`."""
     name = named(fmnist, locals())
-    return _task(name, _data(store.folder("fmnist"), alpha, clients, partition, seed), model)
+    return _task(name, _data(store.folder("fmnist"), alpha, clients, partition, scale, seed), model)
 
 
 @takes_model
@@ -64,10 +71,14 @@ def _task(name: Name, data: FederatedData, model: Net, gel: bool = False) -> Tas
 
 
 @lru_cache(maxsize=2)
-def _data(folder: Path, alpha: float, clients: int, how: str, seed: int) -> FederatedData:
-    train, test = (_part(folder, part) for part in ("train", "t10k"))
-    data = dealt(train, test, clients, how, alpha, seed)
-    data.scaling = PIXELS
+def _data(folder: Path, alpha: float, clients: int, how: str, scale: Scale, seed: int) -> FederatedData:
+    (x, y), (tx, ty) = (_part(folder, part) for part in ("train", "t10k"))
+    if scale == "standard":
+        for pictures in (x, tx):
+            pictures -= np.float32(MEAN)
+            pictures /= np.float32(STD)
+    data = dealt((x, y), (tx, ty), clients, how, alpha, seed)
+    data.scaling = STANDARD if scale == "standard" else PIXELS
     return data
 
 

@@ -102,7 +102,7 @@ class Place:
                 return watch(wanted, row)
 
             history, status = one_run(wanted.study, task.made(), wanted.text, wanted.seed, folder, row)
-            record = Record.of(history, status)
+            record = Record.of(history, status, self.compile)
             record.write(self.record_of(wanted), wanted)
         return record
 

@@ -136,6 +136,8 @@ def _panel_lines(plan: Plan, measured: Measured) -> list[str]:
     for name, arm in panel.arms.items():
         again += [command(panel, text, arm.budget) for text in texts_of(arm, measured.choices)
                   if arm.take == "best" and name in measured.arms]  # fmt: skip
+    if measured.records and all(record.compiled for record in measured.records):
+        again = [f"{line} --compile" for line in again]
     return [*lines, "", *_commands(*again), "", *_provenance(measured)]
 
 

@@ -75,21 +75,22 @@ class Record:
     status: str
     commit: str
     seconds: float
+    compiled: bool | None  # whether it was trained by C kernels; None: an earlier version wrote the file
 
     @classmethod
-    def of(cls, history: History, status: str) -> Record:
+    def of(cls, history: History, status: str, compiled: bool) -> Record:
         """Of a run that has just ended."""
         rows = [row for row in history if row["accuracy"] is not None or row["loss"] is not None]
         names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
         kept = History({"accuracy": None, **{name: rounded(row.get(name)) for name in names}} for row in rows)
-        return cls(kept, status, commit(), round(history[-1]["wall_seconds"], 1))
+        return cls(kept, status, commit(), round(history[-1]["wall_seconds"], 1), compiled)
 
     def write(self, file: Path, wanted: Wanted) -> None:
         """Write the file."""
         names = [name for name in COLUMNS if name in self.history[0]]
         columns = {name: " ".join(_text(row[name]) for row in self.history) for name in names}
         where = environment()
-        about = {"commit": self.commit, "status": self.status, "wall_seconds": self.seconds}
+        about = {"commit": self.commit, "status": self.status, "wall_seconds": self.seconds, "compile": self.compiled}
         about |= {"cores": where["cores"], "torch": where["torch"], "python": where["python"]}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"settings": wanted.settings(), **about, "history": columns})
@@ -105,7 +106,7 @@ class Record:
             columns = {name: [_value(text) for text in texts.split(" ")] for name, texts in known["history"].items()}
             rows = zip(*columns.values(), strict=True)
             history = History({"accuracy": None, **dict(zip(columns, row, strict=True))} for row in rows)
-            return cls(history, known["status"], known["commit"], known["wall_seconds"])
+            return cls(history, known["status"], known["commit"], known["wall_seconds"], known.get("compile"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{file} is not the record of a run: {error}.") from error
 
