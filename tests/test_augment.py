@@ -47,9 +47,17 @@ def test_half_of_the_images_are_mirrored():
 
 def test_crop_cuts_each_image_at_its_own_place():
     x = images(3, 2, 4, 4)
-    out = crop(x, 1, torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0]))
+    out = crop(x, 1, torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0]), torch.zeros(2))
     expected = [possible(x[i], 1, False)[place] for i, place in enumerate((2, 4, 6))]
     assert torch.equal(out, torch.stack(expected))
+
+
+def test_the_border_has_the_value_of_its_channel():
+    x = torch.ones(1, 200, 2, 4, 4)
+    out = CropFlip(pad=2, fill=(-3.0, 7.0))(x, generators(1))
+    assert set(out[0, :, 0].unique().tolist()) == {-3.0, 1.0} and set(out[0, :, 1].unique().tolist()) == {1.0, 7.0}
+    with pytest.raises(fk.InputError, match="has 3 values for images of 2 channels"):
+        CropFlip(fill=(0.0, 0.0, 0.0))(x, generators(1))
 
 
 def test_per_batch_draws_one_place_for_all_images_of_a_client():

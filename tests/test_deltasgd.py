@@ -85,6 +85,22 @@ def test_consecutive_batches_differ_when_batches_do(small, play):
     assert not torch.equal(same, other)
 
 
+def test_new_masks_are_those_of_dropout_alone(small, play):
+    def rates(model, how):
+        task = fk.Task(model, fk.cross_entropy, small.data, batch_size=4)
+        return play(task, f"deltasgd:gamma=0.5,batch_mode={how}", 4, "serial")[1].rates[1, 0]
+
+    def dropping():
+        return nn.Sequential(nn.Dropout(0.5), small.model())
+
+    close(rates(small.model, "same"), rates(small.model, "new_masks"), 0)
+    same, new = rates(dropping, "same"), rates(dropping, "new_masks")
+    assert same[0] == new[0] and all(
+        a > b for a, b in zip(same[1:], new[1:], strict=True)
+    )  # noise looks like curvature
+    close(new, rates(dropping, "new_masks"), 0)
+
+
 def test_a_common_offset_of_the_loss_changes_nothing(small, play, mode):
     def rates(plus):
         task = fk.Task(small.model, lambda out, y: fk.cross_entropy(out, y) + plus, small.data, batch_size=4)

@@ -186,6 +186,16 @@ def test_small_cifar_is_the_mean_of_squares_of_four_pixels(cifar):
     assert short(task, cohort=1).status == "done"
 
 
+def test_cifar_is_scaled_as_in_the_papers_code_and_cropped_with_a_black_border(cifar):
+    task = fk.tasks.cifar10(clients=1, partition="iid")
+    picture = cifar[0, 1:].reshape(3, 32, 32).astype(float)
+    for channel, (mean, deviation) in enumerate([(125.307, 0.2023), (122.950, 0.1994), (113.865, 0.2010)]):
+        expected = (picture[channel] - mean) / (255 * deviation)
+        assert any(np.allclose(x[channel].numpy(), expected, atol=1e-5) for x in task.data.x)
+    black = task.data.scaling.inputs(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    assert torch.allclose(torch.tensor(task.augment.fill), black[0, :, 0, 0])
+
+
 def test_resnets_leave_out_the_short_last_batch_as_the_papers_code_does(cifar, tmp_path):
     assert fk.tasks.cifar10(clients=10, model="resnet20").budget == fk.Epochs(1, per_epoch=True, drop_last=True)
     cifar_files(tmp_path / "hundred", np.random.default_rng(1), 100)

@@ -25,19 +25,21 @@ ONE_AT_A_TIME = threading.Lock()
 
 @dataclass
 class Place:
-    """Seed, round, client and step of a forward pass: the key of dropout masks."""
+    """Seed, round, client and step of a forward pass, and which of the step's masks: the key of dropout masks."""
 
     seed: int = 0
     round: int = 0
     client: int = 0
     step: int = 0
+    masks: int = 0
 
     def torch_seed(self, module: int) -> int:
-        return draws.torch_seed(self.seed, f"dropout-{module}", self.round, self.client, self.step)
+        purpose = f"dropout-{module}" if self.masks == 0 else f"dropout-{module}, masks {self.masks}"
+        return draws.torch_seed(self.seed, purpose, self.round, self.client, self.step)
 
 
 class CountedDropout(nn.Module):
-    """Dropout whose mask depends on (seed, round, client, step, module) and on nothing else.
+    """Dropout whose mask depends on its `Place` and its number among the modules, and on nothing else.
 
     torch's own modules draw from a process-wide generator, which threads would share.
     """

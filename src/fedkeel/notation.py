@@ -362,8 +362,12 @@ def _self_tuned(optimizer: Any, server: bool, size: Callable[[Any], str]) -> lis
 
 
 def _curvature(optimizer: DeltaSGD) -> str:
-    same, grown = optimizer.batch_mode == "same", optimizer.first_step == "grown"
-    last = "the gradient at y_last on the same batch" if same else "the last step's gradient"
+    grown = optimizer.first_step == "grown"
+    last = {
+        "same": "the gradient at y_last on the same batch, with the same dropout masks",
+        "new_masks": "the gradient at y_last on the same batch, with new dropout masks",
+        "consecutive": "the last step's gradient",
+    }[optimizer.batch_mode]
     first = "eta' <- eta sqrt(1 + delta theta), as wherever a norm is 0" if grown else "eta' <- eta, and theta stays"
     return (
         "eta' <- min(eta sqrt(1 + delta theta), gamma ||y - y_last|| / (2 ||g - g_last||)) + eps\n"

@@ -20,10 +20,11 @@ Augment = Callable[[Tensor, Sequence[np.random.Generator]], Tensor]
 
 @dataclass(frozen=True)
 class CropFlip:
-    """The usual augmentation on CIFAR: pad with zeros, crop at a random place, mirror half of the images.
+    """The usual augmentation on CIFAR: pad, crop at a random place, mirror half of the images.
 
-    per: "sample" draws for every image; "batch" one place and one mirroring for a client's whole batch, as the code of
-    the GHBM paper does.
+    fill: what pads, one value per channel; None: zeros. (Where inputs were centred, black is not zero.) per: "sample"
+    draws for every image; "batch" one place and one mirroring for a client's whole batch, as the code of the GHBM paper
+    does.
 
     >>> x = torch.arange(16.0).reshape(1, 1, 1, 4, 4)
     >>> CropFlip(pad=1)(x, [np.random.default_rng(0)])[0, 0, 0]
@@ -36,6 +37,7 @@ class CropFlip:
     pad: int = 4
     flip: bool = True
     per: str = "sample"
+    fill: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         keep(self, Range(0, 1024, whole=True), "pad")
@@ -52,21 +54,29 @@ class CropFlip:
         images = x.flatten(0, 1)
         if self.pad:
             top, left = (torch.from_numpy((chance[:, i] * (2 * self.pad + 1)).astype(np.int64)) for i in (0, 1))
-            images = crop(images, self.pad, top.to(x.device), left.to(x.device))
+            images = crop(images, self.pad, top.to(x.device), left.to(x.device), self._filling(x))
         if self.flip:
             mirrored = torch.from_numpy(chance[:, 2] < 0.5).to(x.device)
             images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
         return images.view(x.shape)
 
+    def _filling(self, x: Tensor) -> Tensor:
+        """One value per channel."""
+        fill = x.new_zeros(x.shape[2]) if self.fill is None else x.new_tensor(self.fill)
+        if len(fill) != x.shape[2]:
+            raise InputError(f"CropFlip(fill=) has {len(fill)} values for images of {x.shape[2]} channels.")
+        return fill
 
-def crop(images: Tensor, pad: int, top: Tensor, left: Tensor) -> Tensor:
-    """Every image `[n, channels, height, width]` padded with zeros and cut at its own place to its old size.
 
-    >>> crop(torch.ones(1, 1, 2, 2), 1, torch.tensor([0]), torch.tensor([1]))[0, 0]
-    tensor([[0., 0.],
+def crop(images: Tensor, pad: int, top: Tensor, left: Tensor, fill: Tensor) -> Tensor:
+    """Every image `[n, channels, height, width]` padded, by one value per channel, and cut to size at its own place.
+
+    >>> crop(torch.ones(1, 1, 2, 2), 1, torch.tensor([0]), torch.tensor([1]), torch.tensor([5.0]))[0, 0]
+    tensor([[5., 5.],
             [1., 1.]])
     """
     height, width = images.shape[-2:]
-    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    padded = fill[:, None, None].expand(*images.shape[:2], height + 2 * pad, width + 2 * pad).clone()
+    padded[..., pad : pad + height, pad : pad + width] = images
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view [n, channels, top, left, height, width]
     return windows[torch.arange(len(images), device=images.device), :, top, left]

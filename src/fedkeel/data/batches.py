@@ -22,13 +22,14 @@ class Batch:
     """One batch of every active client: `x` and `y` are `[clients, batch, ...]`.
 
     `share` is `[clients, batch]`: what each sample counts in its client's mean (0 for padding), or None when
-    every client has a full batch.
+    every client has a full batch. Passes with the same `masks` have the same dropout masks.
     """
 
     x: Tensor
     y: Tensor
     share: Tensor | None
     step: int = 0
+    masks: int = 0
 
 
 class Batches:

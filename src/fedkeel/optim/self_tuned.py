@@ -6,7 +6,7 @@ the same as for SGD. Their state is reset in every round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -79,8 +79,9 @@ class DeltaSGD(SelfTuned):
 
     or the first of the two alone where a norm is zero. lr: eta before the first step. first_step: "grown" (it
     grows before the first step too, as in the authors' code) or "eta0" (it does not, as printed). batch_mode:
-    "same" (a second gradient per step but the first) or "consecutive" (g~ is the last step's own gradient: free
-    but noisy). Momentum is ours, not the paper's.
+    "same" (a second gradient per step but the first), "new_masks" (so, too, but with dropout masks of its own, as in
+    the authors' code: the two then differ by more than the curvature) or "consecutive" (g~ is the last step's own
+    gradient: free but noisy). Momentum is ours, not the paper's.
 
     >>> DeltaSGD().for_clients().lr
     0.2
@@ -101,7 +102,8 @@ class DeltaSGD(SelfTuned):
         keep(self, POSITIVE, "gamma")
         first, mode = self.first_step, self.batch_mode
         check(first in ("grown", "eta0"), self, "first_step", "'grown' or 'eta0'", first)
-        check(mode in ("same", "consecutive"), self, "batch_mode", "'same' or 'consecutive'", mode)
+        modes = ("same", "new_masks", "consecutive")
+        check(mode in modes, self, "batch_mode", "'same', 'new_masks' or 'consecutive'", mode)
 
     def init(self, y: Tensor, lr: Tensor) -> State:
         gradient = {"g": torch.zeros_like(y)} if self.batch_mode == "consecutive" else {}
@@ -112,7 +114,7 @@ class DeltaSGD(SelfTuned):
         if batch.step == 0:  # nothing to compare with
             dx, dg = torch.zeros_like(eta), _norm(g)
         else:
-            before = state["g"] if self.batch_mode == "consecutive" else self.tame(f(state["y"], batch)[0], state["y"])
+            before = state["g"] if self.batch_mode == "consecutive" else self._before(f, state["y"], batch)
             dx, dg = _norm(state["y"].sub_(y)), _norm(before.sub_(g))  # in place: both are overwritten below
         fine = torch.isfinite(dg)
         if batch.step == 0 and self.first_step == "eta0":
@@ -126,6 +128,11 @@ class DeltaSGD(SelfTuned):
         if self.batch_mode == "consecutive":
             state["g"].copy_(g)
         return torch.where(fine, new, torch.nan)
+
+    def _before(self, f: Objective, y: Tensor, batch: Batch) -> Tensor:
+        """The gradient at the point before the last step."""
+        again = replace(batch, masks=batch.masks + 1) if self.batch_mode == "new_masks" else batch
+        return self.tame(f(y, again)[0], y)
 
 
 SMOOTH = 2 ** (1 / 500)  # by how much a step of the smooth variant may outgrow the one before

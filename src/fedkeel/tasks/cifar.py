@@ -18,9 +18,12 @@ from ..world import Epochs
 from .naming import Name, named, takes_model
 from .splitting import dealt
 
-# Of the training pixels of CIFAR-10, colour by colour, on the scale 0..255; the GHBM code uses them for both sets.
+# By colour, on the scale 0..255: the mean of CIFAR-10's training pixels, and what the codes of the GHBM, FedNova and
+# Delta-SGD papers divide by, 0.82, 0.82 and 0.77 times the pixels' deviation. GHBM's uses both for CIFAR-100, too.
 MEAN = np.array([125.307, 122.950, 113.865], np.float32).reshape(3, 1, 1)
-STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)
+STD = 255 * np.array([0.2023, 0.1994, 0.2010], np.float32).reshape(3, 1, 1)
+SMALL_STD = np.array([62.993, 62.089, 66.705], np.float32).reshape(3, 1, 1)  # the deviation itself
+BLACK = tuple(float(value) for value in (-MEAN / STD).flatten())
 Net = Literal["lenet", "resnet8", "resnet18", "resnet20", "resnet50", "resnet110", "resnet110_exits", "msdnet24"]
 Norm = Literal["group", "batch"]
 
@@ -65,7 +68,7 @@ def _task(
         data=_data(store.folder(f"cifar{classes}"), classes, model == "small_lenet", alpha, clients, how, seed),
         batch_size=64,
         lr=0.1 if model.startswith("resnet") else 0.05,
-        augment=CropFlip() if augment else None,
+        augment=CropFlip(fill=BLACK) if augment else None,
         # The paper's code leaves out the short last batch where the model has normalisation layers.
         budget=Epochs(1, per_epoch=True, drop_last=True) if model.startswith("resnet") else Epochs(1),
         **name,
@@ -85,7 +88,7 @@ def _data(folder: Path, classes: int, small: bool, alpha: float, clients: int, h
             warnings.warn(f"{part}; {why}.", StabilityWarning, stacklevel=2)
     data = dealt((pixels(x, small), y), (pixels(tx, small), ty), clients, how, alpha, seed)
     what = "pixels in 0..255, means of 2x2 squares" if small else "pixels in 0..255"
-    data.scaling = Scaling(tuple(MEAN.flatten().tolist()), tuple(STD.flatten().tolist()), what)
+    data.scaling = Scaling(tuple(MEAN.flatten().tolist()), tuple(_std(small).flatten().tolist()), what)
     return data
 
 
@@ -97,5 +100,9 @@ def pixels(x: NDArray[Any], small: bool = False) -> NDArray[np.float32]:
     """
     if small:
         x = x.reshape(len(x), 3, 16, 2, 16, 2).mean((3, 5), dtype=np.float32)
-    scaled: NDArray[np.float32] = (x.astype(np.float32) - MEAN) / STD
+    scaled: NDArray[np.float32] = (x.astype(np.float32) - MEAN) / _std(small)
     return scaled
+
+
+def _std(small: bool) -> NDArray[np.float32]:
+    return SMALL_STD if small else STD

@@ -62,7 +62,7 @@ class Serial:
     ) -> tuple[Tensor, Tensor]:
         """(gradient, value) at y; `loss` replaces the task's, and reads z where `represents`."""
         model = self.model
-        model.place.step = batch.step
+        model.place.step, model.place.masks = batch.step, batch.masks
         if y.data_ptr() == model.flat.data_ptr():
             return self._here(model.grad, batch, loss, represents)
         grad = torch.empty_like(model.grad)  # elsewhere: the client's own model and gradient stay as they are
