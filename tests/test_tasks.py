@@ -255,11 +255,13 @@ def test_femnist_is_read_from_hdf5(tmp_path):
     for part in ("train", "test"):
         with h5py.File(tmp_path / f"fed_emnist_{part}.h5", "w") as out:
             for writer in ("w1", "w2"):
-                out[f"examples/{writer}/pixels"] = np.full((2, 28, 28), 0.5, np.float32)
+                out[f"examples/{writer}/pixels"] = np.full((2, 28, 28), 0.75, np.float32)
                 out[f"examples/{writer}/label"] = [61, 3]
     store.add("femnist", tmp_path)
     task = fk.tasks.femnist(setting="fathom")
     assert task.data.client_ids.tolist() == ["w1", "w2"] and task.data.y.tolist() == [61, 3, 61, 3]
+    for data, pixel in ((fk.tasks.femnist().data, 0.75), (task.data, 0.25)):  # fedjax inverts, TFF and LEAF do not
+        assert data.x.unique().tolist() == data.test[0].unique().tolist() == [pixel]
     assert sum(p.numel() for p in task.model().parameters()) == 1_206_590
 
 
