@@ -20,6 +20,7 @@ def test_the_name_of_a_place_makes_the_same_place(place: fk.Ray) -> None:
 def test_a_run_that_moves_keeps_its_mode_and_its_chunks() -> None:
     begun = place_of("ray:mode=batched,workers=8", chunk=16)
     assert moved(begun, fk.Local(workers=2)) == fk.Local("batched", 2, 16)
+    assert moved(fk.Local("serial", 1), "auto") == fk.Local("serial", 1)  # a run beside others keeps its one thread
     assert moved(fk.Local("serial", chunk=3), "ray:workers=2") == fk.Ray(workers=2, mode="serial", chunk=3)
 
 

@@ -1,7 +1,9 @@
 """Convolution, pooling and ReLU in one pass of compiled C: torch's numbers where C has the layers, torch elsewhere."""
 
+import gc
 import os
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 
 import fedkeel as fk
 from fedkeel.engine import kernels
-from fedkeel.engine.gradients.lean import lean
+from fedkeel.engine.gradients.lean import lean, release
 from fedkeel.engine.kernels import native, pooled
 from fedkeel.flat import FlatModel
 
@@ -236,6 +238,76 @@ def test_a_run_by_c_learns_the_same(name, shape, algorithm, monkeypatch):
     assert any(seen)
     moved = (runs[0].params - runs[1].params).norm()
     assert 0 < moved <= 1e-4 * runs[0].params.norm()
+
+
+class ByLayer(nn.Module):
+    """Calls the layers of a chain, and not the chain."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.last = nn.Sequential(*layers(1, 8, 3)), nn.Linear(8 * 13 * 13, 10)
+
+    def forward(self, x):
+        for layer in self.features:
+            x = layer(x)
+        return self.last(x.flatten(1))
+
+
+class ByName(nn.Module):
+    """Gives its convolution the input by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(16, 16, 3), nn.Linear(16 * 26 * 26, 10)
+
+    def forward(self, x):
+        return self.last(self.convolution(input=x).flatten(1))
+
+
+def deep_and_small():
+    """Both kernels know this convolution; the one that takes it leaves images of this size to torch."""
+    return nn.Sequential(*layers(16, 32, 3), nn.Flatten(), nn.Linear(32 * 2 * 2, 10))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"), [(ByLayer, (1, 28, 28)), (ByName, (16, 28, 28)), (deep_and_small, (16, 7, 7))]
+)
+def test_compile_is_refused_where_no_layer_would_run_by_c(make, shape):
+    x, y = torch.randn((12, *shape)), torch.zeros(12, dtype=torch.int64)
+    task = fk.Task(make, fk.cross_entropy, fk.FederatedData(x, y, [0, 6, 12]), batch_size=4)
+    with pytest.raises(fk.errors.InputError, match="no C kernel for this model"):
+        fk.train(task, "fedavg", rounds=1, engine="serial", compile=True)
+
+
+def test_a_rule_that_reads_representations_runs_by_c(monkeypatch):
+    shapes, honest = [], pooled.Block.__call__
+    monkeypatch.setattr(pooled.Block, "__call__", lambda block, x: (shapes.append(len(x)), honest(block, x))[1])
+    x, y = torch.randn(20, 1, 28, 28), torch.arange(20) % 10
+    task = fk.Task(fk.models.deltasgd_cnn, fk.cross_entropy, fk.FederatedData(x, y, [0, 10, 20]), batch_size=3)
+    runs = [fk.train(task, "moon", rounds=2, engine="serial", compile=compile) for compile in (False, True)]
+    assert 3 in shapes  # training batches, which the comparison before the run does not have
+    assert 0 < (runs[0].params - runs[1].params).norm() <= 1e-4 * runs[0].params.norm()
+
+
+def test_a_forward_of_the_users_own_stays():
+    chain = nn.Sequential(*layers(1, 8, 3))
+    plain = chain.forward
+    chain.forward = lambda input: 2 * plain(input)
+    assert pooled.install(FlatModel(nn.Sequential(chain, nn.Flatten()))) == []
+
+
+def test_a_released_replica_is_freed_at_once():
+    model = FlatModel(nn.Sequential(*layers(1, 8, 3), nn.Flatten()))
+    gc.disable()
+    try:
+        lean(model)
+        assert pooled.install(model)
+        convolution = weakref.ref(model.module[0])
+        release(model)
+        del model
+        assert convolution() is None
+    finally:
+        gc.enable()
 
 
 def test_a_task_of_such_a_model_has_kernels():

@@ -563,7 +563,7 @@ def test_processes_give_the_records_that_this_one_gives(tmp_path: Path):
             list(carry_out(made, place, progress.row, jobs=jobs))
         assert len(progress.ended) == 7 and progress.done == pytest.approx(progress.total)
         files = {file.relative_to(place.records): read_json(file) for file in place.records.rglob("*.json")}
-        records[jobs] = {name: document | {"wall_seconds": 0} for name, document in files.items()}
+        records[jobs] = {name: document | {"wall_seconds": 0, "commit": ""} for name, document in files.items()}
     assert len(records[1]) == 7 and records[1] == records[2]
 
 

@@ -39,7 +39,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and how long that takes here")
     parser.add_argument("--compile", action="store_true", help="train by C kernels where there are some")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, cuda or mps")
-    flags.add_jobs(parser, "default one per core")
+    flags.add_jobs(parser, "default one per core, or one on another device")
     parser.add_argument("--engine", metavar="ray[:KEY=VALUE,...]", help="spread the runs over a cluster of Ray")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="where runs are kept")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where pages and records are; default: no page")
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     made = plan.chosen(whole, arguments.panel, arguments.seeds, arguments.arm)
     place = Place(made, arguments.runs, arguments.out, arguments.compile, arguments.device)
     messages.print("Measuring how long a round takes ...", style="dim")
-    jobs = flags.jobs(arguments, "reproduce") or cores()
+    jobs = flags.jobs(arguments, "reproduce") or (cores() if arguments.device == "cpu" else 1)
     left = estimate.left(made, place, not arguments.dry_run, jobs)
     if arguments.dry_run:
         _show(made, left, Console(), arguments.json)

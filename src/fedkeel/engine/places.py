@@ -56,9 +56,11 @@ def moved(place: Place, engine: str | Place) -> Place:
         raise InputError(
             "What the clients of a run on devices remember is on the devices; a run cannot move to or from them."
         )
-    same = ("mode", "chunk", "compile", "why")
+    same = ["mode", "chunk", "compile", "why"]
     if not (hasattr(begun, "mode") and hasattr(new, "mode")):  # a device's work is not cut by us
         return other
+    if isinstance(begun, Local) and isinstance(new, Local) and new.workers is None:
+        same.append("workers")
     return cast(Place, replace(new, **{name: getattr(begun, name) for name in same}))
 
 

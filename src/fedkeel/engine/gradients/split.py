@@ -22,8 +22,18 @@ class Split(nn.Module):
         cut = halves(self.module)
         assert cut is not None  # `legal.py` refuses models that cannot be cut
         represent, classify = cut
-        z = represent(x)
-        return z, classify(z)
+        last = self.module[-1] if type(self.module) is nn.Sequential else None
+        if last is None or classify is not last:
+            z = represent(x)
+            return z, classify(z)
+        # A chain is called whole: its `forward` may be one that runs layers together (`lean`, kernels).
+        seen: list[Tensor] = []
+        handle = last.register_forward_pre_hook(lambda layer, given: seen.append(given[0]))
+        try:
+            output = self.module(x)
+        finally:
+            handle.remove()
+        return seen[0], output
 
     def at(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Representations and outputs with these parameters."""

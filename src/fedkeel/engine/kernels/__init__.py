@@ -61,15 +61,19 @@ def would_gain(task: Task, model: FlatModel, mode: str) -> bool:
 
 
 def compiled(task: Task, model: FlatModel, mode: str) -> Kernels | None:
-    """The kernels for this model; None if there are none. An error, if they cannot be compiled or are not exact."""
+    """The kernels for this model; None if there are none, or if the model calls its layers in a way that never reaches
+    them. An error, if they cannot be compiled or are not exact.
+    """
     if not available(task, model, mode):
         return None
     began = time.perf_counter()
     try:
         plain = _chain(task, model) if mode == "batched" else None
-        exact = plain is not None if mode == "batched" else _convolutions_agree(task, model)
+        ran, exact = (True, plain is not None) if mode == "batched" else _compared(task, model)
     except NoCompiler as error:
         raise InputError(f"compile=True needs a C compiler: {error}. Install one, or leave out --compile.") from error
+    if not ran:
+        return None
     if not exact:
         raise InputError("The compiled gradients of this model differ from torch's; leave out --compile.")
     which = "a chain of layers" if mode == "batched" else "convolutions"
@@ -87,15 +91,14 @@ def _chain(task: Task, model: FlatModel) -> Plain | None:
     return made
 
 
-def _install(model: FlatModel) -> None:
-    convolution.install(model)
-    pooled.install(model)
+def _install(model: FlatModel) -> list[convolution.Compiled | pooled.Block]:
+    return [*convolution.install(model), *pooled.install(model)]
 
 
-def _convolutions_agree(task: Task, model: FlatModel) -> bool:
-    """Whether a replica whose convolutions run by C has torch's gradients."""
+def _compared(task: Task, model: FlatModel) -> tuple[bool, bool]:
+    """Of a replica whose convolutions run by C: whether any of them did, and whether it has torch's gradients."""
     by_torch, by_c = model.replica(), model.replica()
-    _install(by_c)
+    installed = _install(by_c)
     # Not at the initial model, whose biases may be zero: there ReLUs are at their edge, and some layers stay torch's.
     near = torch.randn(model.size, generator=torch.Generator().manual_seed(0)) * model.flat.abs().mean() / 10
     try:
@@ -108,10 +111,10 @@ def _convolutions_agree(task: Task, model: FlatModel) -> bool:
                     serial = Serial(task, replica)
                     found.append(serial(serial.start(model.flat + near, 1), batch))
             if not _agree(found[0], found[1], model.sizes):
-                return False
+                return True, False
     finally:
         release(by_c)
-    return True
+    return any(one.ran for one in installed), True
 
 
 def _agree(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], sizes: list[int]) -> bool:

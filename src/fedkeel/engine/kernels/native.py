@@ -80,7 +80,7 @@ def inputs_of(
     replica = model.replica()  # the hooks are put on a copy
     seen: list[tuple[nn.Conv2d, Tensor]] = []
     for layer in find(replica):
-        layer.register_forward_pre_hook(lambda layer, given: seen.append((layer, given[0])))
+        layer.register_forward_pre_hook(lambda layer, given: seen.extend((layer, part) for part in given[:1]))
     replica.module.eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         replica.module(x)

@@ -67,7 +67,10 @@ def convolutions(model: FlatModel) -> list[nn.Conv2d]:
 def chains(model: FlatModel) -> Iterator[nn.Sequential]:
     """The chains in which layers are looked for."""
     if model.flat.dtype == torch.float32 and model.flat.device.type == "cpu":
-        yield from (layer for layer in model.module.modules() if type(layer) is nn.Sequential)
+        for layer in model.module.modules():
+            own = vars(layer).get("forward")  # only the one that `lean` puts there may be replaced
+            if type(layer) is nn.Sequential and (own is None or isinstance(getattr(own, "__self__", None), PoolFirst)):
+                yield layer
 
 
 def blocks(chain: nn.Sequential) -> dict[int, int]:
@@ -140,8 +143,9 @@ class Pooled:
 
 def _by_torch(layers: Sequence[nn.Module]) -> Layers:
     chain = nn.Sequential(*layers)
-    PoolFirst(chain)
-    return chain
+    run = PoolFirst(chain).forward
+    vars(chain).pop("forward", None)  # a chain that held this would hold itself, and `release` does not see it
+    return run
 
 
 class Block:
