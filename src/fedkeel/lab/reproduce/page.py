@@ -25,6 +25,7 @@ UNITS = {
     "samples": "per-sample gradients to the target", "accuracy": "test accuracy after the last round, %",
     "last": "mean test accuracy of the last rounds, %",
 }  # fmt: skip
+WORK = {"gradients": "batch gradients saved", "samples": "per-sample gradients saved"}
 RULE = "README.md#how-a-verdict-is-reached"
 POINTS = ("accuracy", "last")  # metrics in percentage points
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the rounds, at which a course is shown
@@ -179,7 +180,8 @@ def _provenance(measured: Measured) -> list[str]:
         return ["No run of it has ended."]
     commits = sorted({record.commit for record in measured.records})
     hours = sum(record.seconds for record in measured.records) / 3600
-    return [f"{len(measured.records)} runs at commit {', '.join(commits)}, {hours:.2f} hours in all."]
+    dirty = " With uncommitted changes where a commit says so." if any("dirty" in one for one in commits) else ""
+    return [f"{len(measured.records)} runs at commit {', '.join(commits)}, {hours:.2f} hours in all.{dirty}"]
 
 
 def _arm_cells(measured: Measured, name: str) -> list[str]:
@@ -235,6 +237,7 @@ def _savings(measured: Measured) -> list[str]:
     panel, (first, *_) = measured.panel, measured.panel.arms
     if panel.target is None or panel.metric not in COSTS:
         return []
+    work = "samples" if any(claim.metric == "samples" for claim in panel.claims) else "gradients"
     rows = []
     for name in measured.arms:
         claimed = [claim.than for claim in panel.claims if name in (claim.arm, claim.control)]
@@ -242,10 +245,10 @@ def _savings(measured: Measured) -> list[str]:
             if base == name or base not in measured.arms:
                 continue
             cells = [_beyond(measured, base, name)]
-            cells += [_saved(measured, base, name, metric) for metric in ("gradients", "megabytes")]
+            cells += [_saved(measured, base, name, metric) for metric in (work, "megabytes")]
             if any(cell != "-" for cell in cells):
                 rows.append([name, base, *cells])
-    titles = ["arm", "against", "accuracy beyond the target", "gradients saved", "network saved"]
+    titles = ["arm", "against", "accuracy beyond the target", WORK[work], "network saved"]
     return table(titles, rows) if rows else []
 
 

@@ -28,7 +28,7 @@ of a "no worse", the claim is "undecided": rounds were too few, and a control th
 were added on 2026-11-18, after the runs of GEL with Adam.) A seed that diverges has the accuracy of its last model. The
 accuracy of the last rounds is a mean over 100 of them, but at most a quarter of the run; in studies by simulated time,
 over the last quarter of the time (since 2026-11-18; before, over rounds there as well). A table is summarised by how
-many of its claims hold, that is, are reproduced. Control arms are reported beside a claim and do not change its
+many of its claims hold, that is, are reproduced (or are seen). Control arms are reported beside a claim and do not change its
 verdict.
 """
 
@@ -153,10 +153,10 @@ def verdict(
 
 
 def counted(verdicts: Sequence[str | None]) -> str:
-    """How many claims hold.
+    """How many claims hold, or are seen where they are not a paper's.
 
-    >>> counted(["reproduced", "direction only", "reproduced", None])
-    '2 of 3 claims hold, 1 direction only; 1 with one seed'
+    >>> counted(["reproduced", "direction only", "reproduced", None]), counted(["seen", "not seen"])
+    ('2 of 3 claims hold, 1 direction only; 1 with one seed', '1 of 2 claims seen')
     """
     known = Counter(one for one in verdicts if one is not None)
     single = len(verdicts) - known.total()
@@ -164,7 +164,8 @@ def counted(verdicts: Sequence[str | None]) -> str:
     if known:
         held = known[REPRODUCED] + known[SEEN[REPRODUCED]]
         some = "".join(f", {known[one]} {one}" for one in (DIRECTION, UNDECIDED) if known[one])
-        parts.append(f"{held} of {known.total()} claims hold{some}")
+        word = "seen" if known.keys() & set(SEEN.values()) else "hold"
+        parts.append(f"{held} of {known.total()} claims {word}{some}")
     parts += [f"{single} with one seed"] if single else []
     return "; ".join(parts) or "nothing is claimed"
 
