@@ -22,7 +22,7 @@ Stop = Callable[..., bool]  # called with every row of a run: whether the run is
 Work = Callable[[Any, Stop], str]  # does one job; gives how its run ended
 End = Callable[[int, str], Any]  # called with each job that has ended, and how
 Look = Callable[[int], Any]  # called now and then with each job that is under way
-PATIENCE = 60.0  # seconds a process has for the round it is in when all is stopped
+PATIENCE = 600.0  # seconds a process has for the round it is in when all is stopped; a second Ctrl-C does not wait
 PAUSE = 1.0  # seconds between two looks
 
 
