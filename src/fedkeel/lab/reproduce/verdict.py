@@ -28,8 +28,8 @@ of a "no worse", the claim is "undecided": rounds were too few, and a control th
 were added on 2026-11-18, after the runs of GEL with Adam.) A seed that diverges has the accuracy of its last model. The
 accuracy of the last rounds is a mean over 100 of them, but at most a quarter of the run; in studies by simulated time,
 over the last quarter of the time (since 2026-11-18; before, over rounds there as well). A table is summarised by how
-many of its claims hold, that is, are reproduced (or are seen). Control arms are reported beside a claim and do not change its
-verdict.
+many of its claims hold, that is, are reproduced (or are seen). Control arms are reported beside a claim and do not
+change its verdict.
 """
 
 from __future__ import annotations
