@@ -24,9 +24,8 @@ Panels of the five papers' tables and figures, by how close to the paper they we
   of the same source. What differs is named.
 - **On a stand-in**: something smaller. It says nothing about the paper's claim.
 - **Not run**, with the reason and, where it was measured, the hours it would take on two cores, with `--compile` where
-  there are kernels. They are from dry runs on an Intel Xeon in November 2026, those of more seeds or rounds in
-  proportion; other machines took up to twice as long. Kernels that came later make steps of GHBM's LeNet 1.4 and of
-  Delta-SGD's network 2.6 times as fast. Panels that are "planned" come next.
+  there are kernels. They are from dry runs on an AMD EPYC in November 2026, those of like arms, seeds and rounds in
+  proportion; an Intel Xeon takes about 1.7 times as long. Panels that are "planned" come next.
 
 Each study's page has the figures by seed, with intervals, commits and the commands that repeat them. The runs are kept
 as small files below `STUDY/runs`; `fedkeel reproduce STUDY --out docs/results` reads those and runs what is missing,
