@@ -181,7 +181,8 @@ def _provenance(measured: Measured) -> list[str]:
     commits = sorted({record.commit for record in measured.records})
     hours = sum(record.seconds for record in measured.records) / 3600
     dirty = " With uncommitted changes where a commit says so." if any("dirty" in one for one in commits) else ""
-    return [f"{len(measured.records)} runs at commit {', '.join(commits)}, {hours:.2f} hours in all.{dirty}"]
+    runs = f"{len(measured.records)} run{'s' if len(measured.records) > 1 else ''}"
+    return [f"{runs} at commit {', '.join(commits)}, {hours:.2f} hours in all.{dirty}"]
 
 
 def _arm_cells(measured: Measured, name: str) -> list[str]:
