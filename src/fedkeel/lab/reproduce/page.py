@@ -12,7 +12,7 @@ from ...run.config import SharedConfig
 from ...run.history import History
 from ...world import World
 from ..compare import beyond
-from ..stats import interval
+from ..stats import SAME, interval
 from ..sweep.grid import BY
 from . import HEADINGS
 from .carry_out import Measured, texts_of
@@ -197,7 +197,7 @@ def _arm_cells(measured: Measured, name: str) -> list[str]:
     digits = 2 if metric in ("accuracy", "last", "megabytes") else 1 if metric == "rounds" else 0
     lost, half = len(missed(measured, name, metric)), interval(list(values.values()))
     mean = f"{'> ' if lost else ''}{statistics.mean(values.values()):.{digits}f}"
-    mean += f" ± {half:.{digits}f}" if half is not None else ""
+    mean += f" ± {half:.{digits}f}" if half is not None and half > SAME else ""  # of seeds that agree it is unknown
     counts = {"missed": lost, "diverged": sum(one.diverged for one in runs.values())}
     notes = [f"{count} {what}" for what, count in counts.items() if count]
     notes += [f"{len(values)} of {len(panel.seeds)} seeds"] if len(values) < len(panel.seeds) else []
