@@ -112,7 +112,7 @@ def _answer(measured: Measured) -> str:
     if not measured.arms:
         why = panel.why if panel.heading == "not run" else f"planned, {HEADINGS[panel.heading].lower()}"
         return f"{why} | {'' if panel.hours is None else f'{panel.hours:g}'}"
-    seeds = max(len(per_seed(measured, name, panel.metric)) for name in panel.arms)
+    seeds = min(len(per_seed(measured, name, panel.metric)) for name in measured.arms)
     text = counted([claim.verdict for claim in judge(measured)])
     control = controls([measured])
     many = f"{seeds} of {len(panel.seeds)}" if seeds < len(panel.seeds) else str(seeds)
