@@ -17,7 +17,7 @@ from fedkeel import recipes
 from fedkeel.cli import main
 from fedkeel.errors import InputError
 from fedkeel.files import read_json
-from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, plan
+from fedkeel.lab.reproduce import HEADINGS, estimate, index, page, picture, plan
 from fedkeel.lab.reproduce.carry_out import Measured, Place, carry_out, read, wanted_run
 from fedkeel.lab.reproduce.picture import curves
 from fedkeel.lab.reproduce.progress import Progress
@@ -549,6 +549,15 @@ def test_the_time_left_is_that_of_runs_that_are_not_known(tmp_path: Path):
         list(carry_out(made, place, progress.row))
     assert progress.total == total and progress.done == pytest.approx(total)
     assert len(text.getvalue().splitlines()) == 3 and "0:00:00 left" in text.getvalue().splitlines()[-1]
+
+
+def test_the_last_rounds_of_a_curve_are_drawn_as_means(tmp_path: Path):
+    (measured,) = run(tiny(rounds=4, eval_every=2, eval_last=2, target=None, metric="last", paper={}), tmp_path)
+    (history,) = measured.histories("gel")[:1]
+    assert [row["round"] for row in history if row["accuracy"] is not None] == [0, 2, 3, 4]
+    assert [round for round, _ in picture._mean(measured, "gel")] == [0, 2, 4]
+    shared = [one[-2]["accuracy"] + one[-1]["accuracy"] for one in measured.histories("gel")]
+    assert picture._mean(measured, "gel")[-1][1] == pytest.approx(sum(shared) / len(shared) / 2)
 
 
 def test_processes_give_the_records_that_this_one_gives(tmp_path: Path):

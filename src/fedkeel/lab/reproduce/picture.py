@@ -70,5 +70,11 @@ def _mean(measured: Measured, name: str) -> list[Point]:
             values = [at_time(history, "accuracy", time) for history in histories]
             points.append((time, statistics.mean(value for value in values if value is not None)))
         return points
-    shared = shared_rounds(histories, "accuracy")
-    return [(float(r), statistics.mean(row["accuracy"] for row in rows)) for r, rows in shared.items()]
+    # Of the last rounds, which are all evaluated, a point is the mean since the one before it: single rounds jump.
+    every = measured.panel.eval_every if isinstance(measured.panel.eval_every, int) else 1
+    means: dict[int, list[float]] = {}
+    for r, rows in shared_rounds(histories, "accuracy").items():
+        means.setdefault(min(-(-r // every) * every, measured.panel.rounds), []).append(
+            statistics.mean(row["accuracy"] for row in rows)
+        )
+    return [(float(r), statistics.mean(values)) for r, values in means.items()]
